@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from sim.engine.config import KVGroup, SchedulerConfig
 from sim.engine.content import output_id, private_prompt_id
+from sim.specs.arguments import DENSELY
 from sim.specs.releases import PRIORITY_SINCE, parse_version, release_for, unknown_arguments
 from sim.workload.prefixes import blocks
 from sim.workload.trace import Segment, Trace
@@ -28,6 +29,25 @@ GROUPS = (
     (KVGroup(window=1), KVGroup(), KVGroup(window=9)),
     (KVGroup(), KVGroup()),
 )
+
+
+def intervals(groups: Sequence[KVGroup], block_size: int) -> st.SearchStrategy[int | str]:
+    """Where windows, if there are any, stay cached: everywhere, where prompts end and part, or every so many blocks as well."""
+    if all(group.window is None for group in groups):
+        return st.just(DENSELY)
+    return st.sampled_from((DENSELY, 0, 0, 2 * block_size, 5 * block_size))
+
+
+@st.composite
+def with_groups(draw: st.DrawFn, config: SchedulerConfig) -> SchedulerConfig:
+    """As many blocks of each of several KV groups, with windows or without."""
+    groups = draw(st.just(GROUPS[0]) | st.sampled_from(GROUPS))
+    return changed(
+        config,
+        kv_groups=groups,
+        num_gpu_blocks=1 + (config.num_gpu_blocks - 1) * len(groups),
+        prefix_cache_retention_interval=draw(intervals(groups, config.block_size)),
+    )
 
 
 class Workload(NamedTuple):
@@ -186,6 +206,7 @@ def configs(
         scheduling_policy=draw(st.sampled_from(("fcfs", "priority", "sjf"))),
         async_scheduling=draw(st.booleans()),
         kv_groups=groups,
+        prefix_cache_retention_interval=draw(intervals(groups, block_size)),
         **draw(limits()),
     )
     config = as_of(draw(st.sampled_from(versions)), config)

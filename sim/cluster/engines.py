@@ -1,4 +1,4 @@
-"""The engine of a replica: one that leaps, or one that walks in every mode beyond the plain one, also in lock step."""
+"""The engine of a replica: one that leaps, or one that walks in every mode beyond the plain one, where windows stay cached in places, and in lock step."""
 
 from collections.abc import Callable, Mapping
 
@@ -34,7 +34,7 @@ def engine_core(
 ) -> RankCore:
     """Of a replica of that number, which writes its requests into the table."""
     config, step_time, modes = pool.config, pool.step_time, pool.modes
-    if modes == PLAIN:
+    if modes == PLAIN and not config.keeps_windows_sparsely:
         log = StepLogger(step_log) if step_log else None
         return EngineCore(config, step_time, Recorder(table, number), start_s=start_s, num_keys=num_keys, log=log)
     return _kind(pool)(

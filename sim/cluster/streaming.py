@@ -62,8 +62,11 @@ def why_not_streamed(plan: FleetPlan, clients: Clients) -> str | None:
     if clients != Clients():
         return "clients that wait for answers are not simulated so; leave users, max_concurrency and open_loop out"
     (pool,) = plan.pools
-    if pool.modes != PLAIN:
-        return "speculation, pipeline stages, adapters, KV in host memory and what-ifs are not simulated so"
+    if pool.modes != PLAIN or pool.config.keeps_windows_sparsely:
+        return (
+            "speculation, pipeline stages, adapters, KV in host memory, what-ifs, and sliding windows that stay cached in places alone"
+            " (prefix_cache_retention_interval other than None) are not simulated so"
+        )
     engine = pool.config.engine
     if QueueLimits.of(engine) or not engine.enable_chunked_prefill or engine.scheduling_policy == "fair_share":
         return "max_num_queued_reqs, max_num_queued_tokens, fair_share and prompts in one piece (no chunked prefill) are not simulated so"

@@ -1,17 +1,25 @@
 """The configuration of the scheduler and its block pool: the engine's arguments, and the KV cache that fits into memory."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sim.errors import ConfigError
 from sim.memory import kv_cache
 from sim.memory.plan import MemoryPlan
+from sim.specs.arguments import DENSELY
 from sim.specs.engine import ResolvedEngine
+from sim.specs.model import ceil_div
 
 
 @dataclass(frozen=True, slots=True)
 class KVGroup:
-    """Layers that share one block table: with full attention (None), or with a sliding window of `window` tokens."""
+    """Layers that share one block table: with full attention (None), or with a sliding window of `window` tokens.
+
+    `is_kept_sparsely`: where there is a retention interval, not all of its blocks can be found.
+    """
 
     window: int | None = None
+    is_kept_sparsely: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +70,19 @@ class SchedulerConfig:
         return any(group.window is not None for group in self.kv_groups)
 
     @property
+    def keeps_windows_sparsely(self) -> bool:
+        """Whether blocks of windows that are full and known may not be found."""
+        if self.retention_interval is None or not self.engine.enable_prefix_caching:
+            return False
+        return any(group.window is not None and group.is_kept_sparsely for group in self.kv_groups)
+
+    @property
+    def retention_interval(self) -> int | None:
+        """Tokens between the places of a prompt at which windows stay cached, beside its end and where prompts part; None for all places."""
+        interval = self.engine.prefix_cache_retention_interval
+        return None if interval == DENSELY else int(interval)
+
+    @property
     def num_batches_in_flight(self) -> int:
         """The most batches that are launched and have not come back: 1, or 2 with async scheduling."""
         return self.engine.num_batches_in_flight
@@ -74,9 +95,25 @@ class SchedulerConfig:
 
 
 def scheduler_config(engine: ResolvedEngine, plan: MemoryPlan) -> SchedulerConfig:
-    """The scheduler's configuration, from the resolved engine arguments and the memory plan."""
-    groups = tuple(KVGroup(_window(group)) for group in plan.kv_groups)
+    """The scheduler's configuration, from the resolved engine arguments and the memory plan. Raises ConfigError where they do not go together."""
+    groups = tuple(KVGroup(_window(group), group.kind == "sliding") for group in plan.kv_groups)
+    _check_retention(engine.prefix_cache_retention_interval, plan.block_size, groups)
     return SchedulerConfig(engine, plan.num_gpu_blocks, plan.max_model_len, plan.block_size, groups)
+
+
+def _check_retention(interval: int | str, block_size: int, groups: Sequence[KVGroup]) -> None:
+    """As vLLM's kv_cache_coordinator.py checks it (0.33)."""
+    if interval in (0, DENSELY):
+        return
+    if all(group.window is None for group in groups):
+        raise ConfigError(
+            f"prefix_cache_retention_interval is for models with sliding windows or states, got {interval} for one without; leave it out."
+        )
+    if int(interval) % block_size:
+        raise ConfigError(
+            f"prefix_cache_retention_interval must be a multiple of the block size, {block_size}, got {interval}; choose"
+            f" {ceil_div(int(interval), block_size) * block_size}."
+        )
 
 
 def _window(group: kv_cache.KVGroup) -> int | None:

@@ -9,13 +9,16 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Final
 
+import numpy as np
+
 from sim.engine.block_pool import BlockPool
 from sim.engine.columns import Ints
 from sim.engine.config import KVGroup, SchedulerConfig
 from sim.engine.keyed_blocks import KeyedBlocks
 from sim.engine.passed_blocks import PassedBlocks
-from sim.engine.prefix_cache import Extent, Held, Piece, PrefixCache
+from sim.engine.prefix_cache import Extent, Held, Piece, PrefixCache, SparseHeld
 from sim.engine.request import Request
+from sim.engine.retention import Ranges, Retention
 from sim.engine.unlimited import UNLIMITED
 
 
@@ -23,18 +26,27 @@ class PrefixHit:
     """Cached copies of a request's leading blocks by KV group; a window group needs only the last of them.
 
     `num_unheld` of these copies nobody holds, so that they stand in the free list; of `num_nowhere_held` blocks of full
-    attention nobody holds any copy.
+    attention nobody holds any copy. `num_alone` blocks are there of the kind of layers that is looked up first. A request needs none of a group's blocks
+    before number `begins`, all of them as many as the hit has where that is not said.
     """
 
-    __slots__ = ("num_blocks", "num_nowhere_held", "num_unheld", "pieces")
+    __slots__ = ("begins", "num_alone", "num_blocks", "num_nowhere_held", "num_unheld", "pieces")
 
     def __init__(
-        self, num_blocks: int, pieces: tuple[Sequence[Piece], ...], num_unheld: int, num_nowhere_held: int
+        self,
+        num_blocks: int,
+        pieces: tuple[Sequence[Piece], ...],
+        num_unheld: int,
+        num_nowhere_held: int,
+        num_alone: int = 0,
+        begins: Sequence[int] = (),
     ) -> None:
         self.num_blocks = num_blocks
         self.pieces = pieces
         self.num_unheld = num_unheld
         self.num_nowhere_held = num_nowhere_held
+        self.num_alone = num_alone
+        self.begins = begins
 
 
 NO_HIT: Final = PrefixHit(0, (), 0, 0)
@@ -61,6 +73,17 @@ def num_without_holder(pieces: Sequence[Piece]) -> int:
         if not piece.extent.holders:
             count += piece.extent.chain.num_without_holder(piece.start, piece.end)
     return count
+
+
+def _last_blocks(pieces: Sequence[Piece], count: int) -> Sequence[Piece]:
+    """Of these copies, which follow on each other, the last so many."""
+    found: list[Piece] = []
+    for piece in reversed(pieces):
+        if count <= 0:
+            break
+        found.insert(0, Piece(piece.extent, max(piece.start, piece.end - count), piece.end))
+        count -= piece.end - piece.start
+    return found
 
 
 def blocks_for(num_tokens: int, block_size: int) -> int:
@@ -93,15 +116,22 @@ def longest_that_fits(config: SchedulerConfig, num_slots_ahead: int = 0) -> int:
 class KVCacheManager:
     """Admission, growth and release of requests over one pool.
 
-    The keys of blocks cover `hash_lookahead` tokens behind them too. `has_common_window_blocks` is set when a request takes hold of blocks that a window of another has yet to pass.
+    The keys of blocks cover `hash_lookahead` tokens behind them too; `num_dropped` blocks of a hit are computed again. Of groups that it `keeps_sparsely` no block without
+    a name can be found, so that prompts have names there. `has_common_window_blocks` is set when a request takes hold of blocks that a window of another has yet to pass.
     """
 
-    def __init__(self, config: SchedulerConfig, num_keys: int, hash_lookahead: int = 0) -> None:
+    def __init__(self, config: SchedulerConfig, num_keys: int, hash_lookahead: int = 0, num_dropped: int = 0) -> None:
         self._config = config
+        self._retention: Retention | None = None
+        self.keeps_sparsely = [False] * len(config.kv_groups)
+        if config.keeps_windows_sparsely:
+            self._retention = Retention(config, config.retention_interval or 0, num_dropped)
+            self.keeps_sparsely = [group.is_kept_sparsely and group.window is not None for group in config.kv_groups]
         self._num_behind_hit = max(1, hash_lookahead)
         self._block_size = config.block_size
         self.windows = [group.window for group in config.kv_groups]
         self._full_groups = [group for group, window in enumerate(self.windows) if window is None]
+        self._window_groups = [group for group, window in enumerate(self.windows) if window is not None]
         self._windows = [(group, window) for group, window in enumerate(self.windows) if window is not None]
         self._num_blocks_needed = [
             UNLIMITED if window is None else blocks_for(window - 1, config.block_size) for window in self.windows
@@ -131,9 +161,9 @@ class KVCacheManager:
         keyed = request.keyed
         if keyed is None:
             return NO_HIT
-        num_blocks = self._num_found(
-            keyed, (request.num_tokens - self._num_behind_hit) // self._block_size, num_dropped
-        )
+        num_alone = self._num_found_alone(keyed, (request.num_tokens - self._num_behind_hit) // self._block_size)
+        num_alone = max(0, num_alone - num_dropped)
+        num_blocks = self._num_found(keyed, num_alone)
         pieces = []
         num_free = num_nowhere_held = 0
         for group, cache in enumerate(self._caches):
@@ -144,7 +174,7 @@ class KVCacheManager:
             num_free += num_free_here
             if num_free_here and self.windows[group] is None:
                 num_nowhere_held += num_without_holder(found)
-        return PrefixHit(num_blocks, tuple(pieces), num_free, num_nowhere_held)
+        return PrefixHit(num_blocks, tuple(pieces), num_free, num_nowhere_held, num_alone)
 
     def num_found_after(self, request: Request, num_taken: int) -> int:
         """Leading blocks that a waiting request would find cached if so many blocks were taken for others before."""
@@ -156,18 +186,45 @@ class KVCacheManager:
             extent.end += count
         return num_blocks
 
-    def _num_found(self, keyed: KeyedBlocks, num_blocks: int, num_dropped: int) -> int:
-        """How many leading blocks, up to so many, can be skipped: each window finds all that it needs of them, the last ones."""
+    def _num_found_alone(self, keyed: KeyedBlocks, num_blocks: int) -> int:
+        """How many leading blocks, up to so many, full attention has, or without any the windows that are like the first."""
         for group in self._full_groups:
             num_blocks = self._caches[group].match_end(keyed.spans, num_blocks, UNLIMITED)
-        num_blocks = max(0, min(num_blocks, keyed.count) - num_dropped)
+        num_blocks = min(num_blocks, keyed.count)
+        if not self._full_groups:
+            first = [group for group, window in self._windows if window == self.windows[0]]
+            num_blocks = self._num_found(keyed, num_blocks, first)
+        return num_blocks
+
+    def _num_found(self, keyed: KeyedBlocks, num_blocks: int, groups: Sequence[int] | None = None) -> int:
+        """How many leading blocks, up to so many, can be skipped: each window finds all that it needs of them, the last ones."""
         before = -1
         while self.has_windows and num_blocks != before:
             before = num_blocks
-            for group, _ in self._windows:
+            for group in self._window_groups if groups is None else groups:
                 needed = self._num_blocks_needed[group]
                 num_blocks = self._caches[group].match_end(keyed.spans, num_blocks, needed)
         return num_blocks
+
+    def behind_load(self, hit: PrefixHit, num_external: int) -> PrefixHit:
+        """What a request needs of a hit behind which so many tokens come from elsewhere: windows may have passed some of it, or all."""
+        if not self.has_windows:
+            return hit
+        num_tokens = hit.num_blocks * self._block_size + num_external
+        begins: list[int] = []
+        pieces: list[Sequence[Piece]] = []
+        for group, found in enumerate(hit.pieces or ((),) * self.num_groups):
+            window = self.windows[group]
+            passed = 0 if window is None else max(0, num_tokens - window + 1) // self._block_size
+            begins.append(max(passed, hit.num_blocks))
+            pieces.append(_last_blocks(found, hit.num_blocks - passed))
+        num_free = sum([num_unheld(found) for found in pieces])
+        return PrefixHit(hit.num_blocks, tuple(pieces), num_free, hit.num_nowhere_held, hit.num_alone, begins)
+
+    def num_still_to_take(self, num_tokens: int, num_blocks: int) -> int:
+        """What a request with so many blocks of each group will ask for until that many tokens, as far as it holds so many at once."""
+        blocks = blocks_for(num_tokens, self._block_size)
+        return sum([max(0, min(blocks, most) - num_blocks) for most in self._most_blocks])
 
     @property
     def num_registered(self) -> int:
@@ -190,15 +247,24 @@ class KVCacheManager:
         if self.num_groups == 1 and not self.has_windows:
             return max(0, -(-num_tokens // self._block_size) - hit.num_blocks)
         blocks = blocks_for(num_tokens, self._block_size)
-        return sum([max(0, min(blocks, most) - hit.num_blocks) for most in self._most_blocks])
+        begins = hit.begins or [hit.num_blocks] * self.num_groups
+        return sum([max(0, min(blocks, most) - begin) for most, begin in zip(self._most_blocks, begins, strict=True)])
 
     def admit(self, request: Request, hit: PrefixHit, num_tokens: int, reserve: int) -> int | None:
         """Hold the hit and take blocks for `num_tokens`, hit included; the number taken, or None if they do not fit."""
-        new = (-(-num_tokens // self._block_size) - hit.num_blocks) * self.num_groups
+        num_blocks = -(-num_tokens // self._block_size)
+        if hit.begins:
+            new = sum([max(0, num_blocks - begin) for begin in hit.begins])
+        else:
+            new = (num_blocks - hit.num_blocks) * self.num_groups
         if new + hit.num_unheld + reserve > self.pool.num_free:
             return None
         if self.has_windows:
-            request.passed_blocks = [0] * self.num_groups
+            request.passed_blocks = list(hit.begins) if hit.begins else [0] * self.num_groups
+            for group in self._full_groups:
+                request.passed_blocks[group] = 0
+        if self._retention is not None:
+            self._with_keys(request, self._retention.last_token(request) // self._block_size)
         if request.keyed is not None:
             self._hold(request, request.keyed, hit)
         self.pool.take(new)
@@ -209,11 +275,16 @@ class KVCacheManager:
         for group, _ in self._windows:
             if any(piece.extent.holders for piece in pieces[group]):
                 self.has_common_window_blocks = True
-        keyed.held = [Held(hit.num_blocks) for _ in pieces]
+        begins = hit.begins or [hit.num_blocks] * self.num_groups
+        keyed.held = [self._no_copies(group, begin) for group, begin in enumerate(begins)]
         for group, found in enumerate(pieces):
             self.pool.touch(found, keyed.held[group])
         if request.passed_blocks is not None:
             request.passed_blocks = [held.first for held in keyed.held]
+
+    def _no_copies(self, group: int, first: int) -> Held:
+        """Of a group's blocks from that number on."""
+        return SparseHeld(first) if self.keeps_sparsely[group] else Held(first)
 
     # -- growth ----------------------------------------------------------------------------------------------------
 
@@ -230,6 +301,15 @@ class KVCacheManager:
             if (num_processed - window + 1) // self._block_size > passed_blocks[group]:
                 return True
         return False
+
+    def has_passed_all(self, request: Request, num_processed: int) -> bool:
+        """Whether just the blocks that lie wholly before the windows of what is processed have been given back; a load may have left out more."""
+        passed_blocks = request.passed_blocks
+        assert passed_blocks is not None, "only groups with windows are passed"
+        for group, window in self._windows:
+            if max(0, num_processed - window + 1) // self._block_size != passed_blocks[group]:
+                return False
+        return True
 
     def free_passed_windows(self, request: Request, num_processed: int) -> None:
         """Give back blocks that lie wholly before the windows of what is processed."""
@@ -271,14 +351,28 @@ class KVCacheManager:
 
     def keep_shared_blocks(self, request: Request, num_tokens: int) -> None:
         """Make blocks findable that others may ask for and that are filled with known tokens."""
-        if request.keyed is not None:
-            self._keep_blocks(request.keyed, min(num_tokens // self._block_size, request.num_shared_blocks))
+        keyed = request.keyed
+        if keyed is not None:
+            last = num_tokens // self._block_size
+            self._keep_blocks(keyed, min(last, request.num_shared_blocks))
+            if self._retention is not None:
+                self._keep_sparsely(self._retention, request, keyed, min(last, keyed.count))
 
     def _keep_blocks(self, keyed: KeyedBlocks, last: int) -> None:
-        """Make held blocks before number `last` findable."""
+        """Make held blocks before number `last` findable, where all can be."""
         for group, held in enumerate(keyed.held):
-            if last > held.end:
+            if last > held.end and not self.keeps_sparsely[group]:
                 self._caches[group].register(keyed.spans, held, last)
+
+    def _keep_sparsely(self, retention: Retention, request: Request, keyed: KeyedBlocks, last: int) -> None:
+        """The same of windows, as far as they are kept."""
+        for group, window in self._windows:
+            held = keyed.held[group]
+            if last > held.end and self.keeps_sparsely[group]:
+                for start, end in retention.ranges(window, request, held.end, last):
+                    held.end = start
+                    self._caches[group].register(keyed.spans, held, end)
+                held.end = last
 
     def num_registered_blocks(self, request: Request) -> int:
         """Leading blocks of a request whose contents can be found, or were passed by a window."""
@@ -296,6 +390,10 @@ class KVCacheManager:
         self.keep_shared_blocks(request, num_hashed_tokens)
         for group in range(self.num_groups):
             passed = request.passed_blocks[group] if request.passed_blocks else 0
+            if self.keeps_sparsely[group] and request.keyed is not None:
+                num_named = request.keyed.held[group].num_before(held)
+                self._release_blocks(request, group, held, num_named, held - passed - num_named)
+                continue
             self._release_blocks(request, group, held, max(0, hashed - passed), held - max(hashed, passed))
         request.passed_blocks = None
 
@@ -312,7 +410,9 @@ class KVCacheManager:
         """Give back so many of a group's blocks before number `end`, the last first, which a window has passed."""
         num_keyed = request.keyed.held[group].num_before(end) if request.keyed else 0
         num_others = count - num_keyed
-        if num_others > 0:
+        if self.keeps_sparsely[group]:
+            self.pool.release(0, num_others)
+        elif num_others > 0:
             passed = self.pool.passed
             passed.pass_together(passed.window(request.serial, group), end - num_others, num_others)
             self.pool.release_passed(num_others)
@@ -329,8 +429,10 @@ class KVCacheManager:
             self.pool.name_passed_blocks(request.serial, keyed, self._caches)
             for group in range(self.num_groups):
                 if keyed.held[group].end < passed[group]:
-                    keyed.held[group] = Held(passed[group])
+                    keyed.held[group] = self._no_copies(group, passed[group])
         self._keep_blocks(keyed, num_hashed_tokens // self._block_size)
+        if self._retention is not None:
+            self._keep_sparsely(self._retention, request, keyed, num_hashed_tokens // self._block_size)
 
     def name_blocks(self, request: Request, num_blocks: int) -> None:
         """Tell the leading blocks of a waiting request from all others, also those that nobody else will ask for."""
@@ -341,13 +443,42 @@ class KVCacheManager:
         """A request's keyed blocks, which get keys of their own where the trace has none for so many."""
         keyed = request.keyed
         if keyed is None:
-            keyed = request.keyed = KeyedBlocks([], request.passed_blocks or [0] * self.num_groups)
+            firsts = request.passed_blocks or [0] * self.num_groups
+            keyed = request.keyed = KeyedBlocks([], [])
+            keyed.held = [self._no_copies(group, first) for group, first in enumerate(firsts)]
         missing = num_blocks - keyed.count
         if missing > 0:
             keyed.add(self._num_keys, missing)
             self._num_keys += missing
         return keyed
 
+    # -- copies by number, for who stores them elsewhere ------------------------------------------------------------
+
     def drain_handed_out(self) -> Ints:
-        """By number, the copies that were taken or evicted since the last time that this was asked, of the only group."""
-        return self._caches[0].drain_handed_out()
+        """By number, the copies that were taken or evicted since the last time that this was asked."""
+        if self.num_groups == 1:
+            return self._caches[0].drain_handed_out()
+        return np.concatenate(
+            [cache.drain_handed_out() * self.num_groups + group for group, cache in enumerate(self._caches)]
+        )
+
+    def copies(self, request: Request) -> Ints:
+        """The numbers of all that a request holds."""
+        assert request.keyed is not None, "its blocks have keys"
+        held = request.keyed.held
+        if self.num_groups == 1:
+            return held[0].serials()
+        return np.concatenate([one.serials() * self.num_groups + group for group, one in enumerate(held)])
+
+    def copy_of(self, request: Request, group: int, block: int) -> int:
+        """The number of a block's copy, -1 where the request holds none."""
+        assert request.keyed is not None, "its blocks have keys"
+        serial = request.keyed.held[group].serial(block)
+        return serial if serial < 0 else serial * self.num_groups + group
+
+    def ranges_kept(self, request: Request, group: int, first: int, last: int) -> Ranges:
+        """Of a group's blocks from number `first` to before `last`, those that can be found once they are full."""
+        window = self.windows[group]
+        if self._retention is None or window is None or not self.keeps_sparsely[group]:
+            return [(first, last)]
+        return self._retention.ranges(window, request, first, last)

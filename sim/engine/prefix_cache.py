@@ -144,6 +144,59 @@ class Held:
             [NOTHING, *(np.arange(extent.serial, extent.serial + extent.count) for extent in self.extents)]
         )
 
+    def serial(self, block: int) -> int:
+        """The number of the copy of a block, -1 where there is none."""
+        number = block - self.first
+        for extent in self.extents:
+            if 0 <= number < extent.count:
+                return extent.serial + number
+            number -= extent.count
+        return -1
+
+
+class SparseHeld(Held):
+    """The same where a request has no copies of some of these blocks; `_offsets` say which block a chain's content number 0 would be."""
+
+    def __init__(self, first: int = 0) -> None:
+        super().__init__(first)
+        self._offsets: dict[Chain, int] = {}
+
+    def num_before(self, end: int) -> int:
+        count = 0
+        for extent in self.extents:
+            offset = self._offsets[extent.chain]
+            count += max(0, min(extent.end, end - offset) - extent.start)
+        return count
+
+    def put_ahead(self, extent: Extent) -> None:
+        super().put_ahead(extent)
+        self._offsets[extent.chain] = self.first - extent.start
+
+    def put_behind(self, extent: Extent) -> None:
+        self._offsets[extent.chain] = self.end - extent.start
+        super().put_behind(extent)
+
+    def serial(self, block: int) -> int:
+        for extent in self.extents:
+            number = block - self._offsets[extent.chain]
+            if extent.start <= number < extent.end:
+                return extent.serial + number - extent.start
+        return -1
+
+    def cut_off(self, end: int) -> list[Extent]:
+        given: list[Extent] = []
+        while self.extents:
+            extent = self.extents[0]
+            number = end - self._offsets[extent.chain]
+            if number <= extent.start:
+                break
+            if number < extent.end:
+                extent.split(number)
+            del extent.holders[self]
+            given.append(self.extents.pop(0))
+        self.first, self.end = max(self.first, end), max(self.end, end)
+        return given
+
 
 class Piece:
     """The copies of an extent of contents from number `start` to before `end` of its chain."""

@@ -39,12 +39,14 @@ class Request:
       which the scan passed it over. All three happen in older versions of vLLM only.
     - `keyed` are its leading blocks with a content key, `num_shared_blocks` how many of them other requests may ask for,
       `passed_blocks` how many blocks its attention windows have given back, by KV group.
+    - others have had its first `junction` tokens, where prompts part; 0 where that is not known.
     - `first_token_s` is known once the batch that brings it is launched or back; it is `noted_in` a list then, where somebody keeps one.
     """
 
     client: int = 0
     keyed: KeyedBlocks | None = None
     num_shared_blocks: int = 0
+    junction: int = 0
     status: RequestStatus = RequestStatus.WAITING
     serial: int = 0
     num_computed_tokens: int = 0

@@ -22,11 +22,7 @@ def cpu_tier(engine: ResolvedEngine, plan: MemoryPlan, gpu: HardwareProfile) -> 
     size_gib = engine.kv_offloading_size
     if not size_gib:
         return None
-    if not plan.has_full_attention_alone:
-        raise ConfigError(
-            "kv_offloading_size is simulated for models whose layers all have full attention, got one with"
-            " sliding windows or states; leave it out."
-        )
+    _check_windows(engine, plan)
     block_bytes = ReplicaKV(plan.kv_groups, engine.num_gpus).bytes_per_block
     num_blocks = int(size_gib * GIB) // block_bytes
     if num_blocks < 1:
@@ -44,3 +40,20 @@ def cpu_tier(engine: ResolvedEngine, plan: MemoryPlan, gpu: HardwareProfile) -> 
         reports_at_start=True,
         block_bytes=block_bytes,
     )
+
+
+def _check_windows(engine: ResolvedEngine, plan: MemoryPlan) -> None:
+    """What is simulated where not all layers have full attention."""
+    if plan.has_full_attention_alone:
+        return
+    if any(group.kind == "linear" for group in plan.kv_groups):
+        raise ConfigError("kv_offloading_size is not simulated for models whose layers keep states; leave it out.")
+    beside = {
+        "enable_prefix_caching off": not engine.enable_prefix_caching,
+        "speculative_config": engine.speculation is not None,
+    }
+    for name, is_there in beside.items():
+        if is_there:
+            raise ConfigError(
+                f"kv_offloading_size is not simulated with {name} for models with sliding windows; leave one of them out."
+            )

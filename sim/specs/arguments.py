@@ -13,6 +13,8 @@ Kind = Literal["integer", "number", "switch", "text", "texts", "sizes", "object"
 Check = Callable[[str, Any], None]
 """Raises ConfigError, naming the argument of that name, for a value that it does not take."""
 
+DENSELY = "None"
+"""A retention interval, as vLLM's command line spells it."""
 MAX_COUNT = 2**31 - 1  # of tokens, requests, blocks and GPUs, which vLLM's kernels hold in 32 bits
 MAX_BYTES = 2**60
 MAX_GIB = 2**30
@@ -124,6 +126,13 @@ def check_max_lora_rank(name: str, value: object) -> None:
 def check_quantization(name: str, value: object) -> None:
     if not isinstance(value, str):
         raise ConfigError(f"{name} must be a name such as fp8, got {value!r}.")
+
+
+def check_retention_interval(name: str, value: object) -> None:
+    if value != DENSELY and not (_is_integer(value) and 0 <= value <= MAX_COUNT):
+        raise ConfigError(
+            f"{name} must be an integer of at least 0 and at most {MAX_COUNT:,}, or {DENSELY!r} to keep all, got {value!r:.40}."
+        )
 
 
 def check_offload_params(name: str, value: object) -> None:

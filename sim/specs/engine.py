@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 
 from sim.errors import ConfigError, check_choice
 from sim.specs.arguments import (
+    DENSELY,
     MAX_BYTES,
     Argument,
     argument,
@@ -25,6 +26,7 @@ from sim.specs.arguments import (
     check_max_model_len,
     check_offload_params,
     check_quantization,
+    check_retention_interval,
     check_speculative_config,
     check_swap_space,
     check_watermark,
@@ -177,6 +179,14 @@ class EngineConfig:
     fully_sharded_loras: bool = switch(False, "share out all of an adapter, not half of it, by tensor parallelism")
     enable_prefix_caching: bool | None = switch(
         None, "reuse the KV blocks of equal prefixes: by default, but of models whose layers keep states from 0.28 on"
+    )
+    prefix_cache_retention_interval: int | str | None = argument(
+        None,
+        "integer",
+        "tokens between the places of a prompt that stay cached for sliding windows, 0 for its end and for where prompts part, None for all",
+        check_retention_interval,
+        since="0.30.0",
+        defaults={"0.8.0": DENSELY, "0.30.0": 0},
     )
     enable_chunked_prefill: bool | None = switch(None, "split prompts over steps")
     scheduling_policy: Policy = choice("fcfs", get_args(Policy), what_ifs=("sjf", "fair_share"))
@@ -364,6 +374,7 @@ class ResolvedEngine(EngineConfig):
     block_size: int
     kv_cache_dtype_bytes: int
     enable_prefix_caching: bool
+    prefix_cache_retention_interval: int | str
     enable_chunked_prefill: bool
     async_scheduling: bool
     scheduler_reserve_full_isl: bool

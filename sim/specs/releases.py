@@ -179,6 +179,7 @@ def _scheduling_rules(v: _Version) -> SchedulingRules:
         ranks_chunks_by_request=v.since("0.33.0"),
         offers_chunks_anew=v.since("0.33.0"),
         tells_all_connectors_of_allocations=v.since("0.33.0"),
+        keeps_block_before_junction=v.since("0.33.0"),
     )
 
 

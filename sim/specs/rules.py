@@ -36,6 +36,8 @@ class SchedulingRules:
     `offers_chunks_anew`: a preempted request offers its chunks to the CPU tier again; before, those it had not offered yet.
     `tells_all_connectors_of_allocations`: of two connectors, the one that does not load hears of a load's blocks as these are taken; before,
     as their request is scheduled.
+    `keeps_block_before_junction`: where drafters have the last block of a hit computed again, windows keep what they need one block before
+    the place at which prompts part too.
     """
 
     lone_request_ignores_threshold: bool = True
@@ -54,3 +56,4 @@ class SchedulingRules:
     ranks_chunks_by_request: bool = False
     offers_chunks_anew: bool = False
     tells_all_connectors_of_allocations: bool = False
+    keeps_block_before_junction: bool = False

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, get_args
 
 from sim.errors import ConfigError, listed, nearest
 from sim.inputs import read_yaml
+from sim.specs.arguments import DENSELY
 from sim.specs.engine import EngineConfig, MoEBackend
 from sim.specs.kv_transfer import offloading_arguments
 from sim.specs.notes import engine_notes
@@ -260,7 +261,7 @@ def _value(known: EngineFlag, flag: Flag) -> object:
         return "auto"
     if known.field == "all2all_backend" and text in DEFAULT_BACKEND_NAMES:
         return known.argument.choices[0]
-    if known.argument.kind == "integer":
+    if known.argument.kind == "integer" and text != DENSELY:
         return _integer(flag.spelled, text)
     return _number(flag.spelled, text) if known.argument.kind == "number" else text
 

@@ -156,7 +156,6 @@ APPROXIMATED: Mapping[str, tuple[Arity, str]] = {
     "mamba-cache-dtype": ("one", "the state keeps the model's own dtype"),
     "mamba-ssm-cache-dtype": ("one", "the state keeps the model's own dtype"),
     "mamba-cache-mode": ("one", "the state is kept as by default"),
-    "prefix-cache-retention-interval": ("one", "prefix caching works as by default"),
 }
 """Flags that are accepted without their effect, with what holds instead."""
 

@@ -14,7 +14,7 @@ from sim.engine.config import SchedulerConfig
 from sim.engine.request_table import RequestTable
 from sim.workload.trace import Trace
 from tests.cluster.drafts import LEAST_SPARE_BLOCKS, Drafts, drafts
-from tests.workloads import tight_config, traces
+from tests.workloads import tight_config, traces, with_groups
 
 POLLING_S = 2.0
 ROUTERS = (
@@ -35,13 +35,15 @@ class Workload(NamedTuple):
 
 
 @st.composite
-def workloads(draw: st.DrawFn) -> Workload:
+def workloads(draw: st.DrawFn, *, with_windows: bool = False) -> Workload:
     """Few blocks on the GPU, so that what was there is often elsewhere alone."""
     trace = draw(traces())
     given = draw(st.none() | drafts(trace))
     spare = LEAST_SPARE_BLOCKS if given else 4
     config = tight_config(draw, trace, least_spare=spare, scheduler_reserve_full_isl=st.booleans())
     assume(given is None or given.starts_with(config))
+    if given is None and with_windows:
+        config = draw(with_groups(config))
     return Workload(trace, config, given)
 
 

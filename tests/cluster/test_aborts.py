@@ -24,9 +24,11 @@ from sim.engine.records import EngineRecords, RequestRecords
 from sim.engine.request_source import RequestSource
 from sim.engine.request_table import RequestTable
 from sim.engine.step_log import LogRow, StepLogger
+from sim.specs.arguments import DENSELY
 from sim.steptime.protocol import StepTimeModel
 from sim.workload.trace import Trace
 from tests.cluster.test_clusters_agree import gaps
+from tests.configs import changed
 from tests.engine.test_engines_agree import Telling, assert_same_steps
 from tests.makers import ONE_SECOND, Ask, make_config, make_trace
 from tests.properties import engine_examples as examples
@@ -168,7 +170,8 @@ def test_engines_agree_on_aborts(
     data: st.DataObject, workload: Workload, num_replicas: int, kind: EventPriority, panel_bits: tuple[int, ...]
 ) -> None:
     """Whole numbers, so that aborts often fall on the instant of an arrival, an answer or a pass."""
-    trace, config, step_time = workload[0], workload[1], Telling(workload[2])
+    trace, step_time = workload.trace, Telling(workload.step_time)
+    config = changed(workload.config, prefix_cache_retention_interval=DENSELY)  # the engine that leaps is asked
     times = st.none() | st.integers(0, 100).map(float) | st.integers(100, 2000).map(float)
     patience = Patience(data.draw(st.lists(times, min_size=len(trace), max_size=len(trace))), kind)
     with patch.object(leaps, "PANEL_BITS", panel_bits):

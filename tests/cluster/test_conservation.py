@@ -24,6 +24,7 @@ from sim.engine.driven import Core
 from sim.engine.walking.acceptance import DrawnAcceptance
 from sim.engine.walking.core import WalkingCore
 from sim.engine.walking.modes import Modes
+from sim.engine.walking.rank import WalkingRank
 from sim.specs.speculation import Speculation
 from tests.cluster.test_changes_agree import dynamics, policies
 from tests.cluster.test_changing_pools_agree import rules
@@ -53,7 +54,8 @@ def watched_engines() -> Iterator[list[Core]]:
 
     with ExitStack() as stack:
         stack.enter_context(patch.object(engines, "EngineCore", watched(EngineCore)))
-        stack.enter_context(patch.object(engines, "WalkingCore", watched(WalkingCore)))
+        for kind in (WalkingCore, WalkingRank):
+            stack.enter_context(patch.object(engines, kind.__name__, watched(kind)))
         yield made
 
 

@@ -15,7 +15,6 @@ from sim.cluster.engines import StepLog
 from sim.cluster.fleet_plan import FleetPlan
 from sim.cluster.network import NetworkCosts
 from sim.cluster.records import ClusterRecords
-from sim.engine.config import KVGroup as SchedulerKVGroup
 from sim.engine.request_table import RequestTable
 from sim.memory.kv_cache import KVGroup
 from sim.memory.transfers import ReplicaKV
@@ -24,7 +23,6 @@ from sim.specs.lora import LoraSlots
 from sim.workload.trace import Trace
 from tests.cluster.drafts import LEAST_SPARE_BLOCKS, Drafts, drafts, modes_of, naive_scripts, naive_speculation
 from tests.cluster.tiers import tiers
-from tests.configs import changed
 from tests.engine.test_engines_agree import Telling
 from tests.engine.test_modes_agree import LORAS, with_adapters
 from tests.properties import engine_examples as examples
@@ -79,12 +77,10 @@ def fleets(draw: st.DrawFn, *, with_tiers: bool = False) -> Fleet:
             assume(drafting.starts_with(config))
         else:
             config = draw(configs(trace, versions=("0.33.0", "0.32.0")))
-        if config.kv_groups != (SchedulerKVGroup(),):  # of which no transfers were recorded
-            config = changed(config, num_gpu_blocks=4 * int((trace.prompt_tokens + trace.output_tokens).sum() + 9))
         kv = ReplicaKV((KVGroup("full", None, 1, config.block_size, 8),), draw(st.integers(1, 4)))
         router = draw(st.sampled_from(("round_robin", "least_loaded", "random", "power_of_two")))
         modes = (naive_speculation(drafting), naive_scripts(drafting, trace), loras)
-        keeps = config.engine.enable_prefix_caching and config.kv_groups == (SchedulerKVGroup(),)
+        keeps = config.engine.enable_prefix_caching
         has_tier = (
             with_tiers and keeps and config.block_size > 1
         )  # where a prompt is one block, vLLM loads it again and again

@@ -47,7 +47,7 @@ sharings = st.builds(
 
 @examples(80)
 @given(
-    workload=workloads(),
+    workload=workloads(with_windows=True),
     sharing=sharings,
     step_time=step_times,
     num_replicas=st.integers(2, 3),
@@ -66,7 +66,7 @@ def test_replicas_that_pull(
 
 @examples(80)
 @given(
-    workload=revisits(),
+    workload=revisits(with_windows=True),
     sharing=sharings,
     step_time=step_times,
     tier=tiers,

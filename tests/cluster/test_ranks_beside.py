@@ -39,7 +39,7 @@ from tests.reference import modes as naive
 from tests.reference.cluster import with_cpu_tier
 from tests.reference.lockstep import simulate_lock_step
 from tests.workload.makers import make_trace as workload_trace
-from tests.workloads import SINCE_0_12, Prompt, Workload, step_times, tight_config, workloads
+from tests.workloads import SINCE_0_12, Prompt, Workload, step_times, tight_config, with_groups, workloads
 
 names = st.lists(st.sampled_from(("", "a", "b", "c")), min_size=14, max_size=14)
 
@@ -68,7 +68,7 @@ def test_ranks_with_adapters(
 
 
 @st.composite
-def revisits(draw: st.DrawFn) -> tuple[Trace, SchedulerConfig]:
+def revisits(draw: st.DrawFn, *, with_windows: bool = False) -> tuple[Trace, SchedulerConfig]:
     """Prompts that begin alike, on few blocks: what was there is often on the CPU alone, of the same rank as of others."""
     count, num_heads = draw(st.integers(2, 14)), draw(st.integers(1, 3))
     heads = draw(st.lists(st.integers(4, 16), min_size=num_heads, max_size=num_heads))
@@ -84,7 +84,7 @@ def revisits(draw: st.DrawFn) -> tuple[Trace, SchedulerConfig]:
         output_tokens=np.array(draw(st.lists(st.integers(1, 12), min_size=count, max_size=count)), dtype=np.int64),
         segments=prompts,
     )
-    return trace, tight_config(
+    config = tight_config(
         draw,
         trace,
         least_spare=4,
@@ -92,11 +92,12 @@ def revisits(draw: st.DrawFn) -> tuple[Trace, SchedulerConfig]:
         kv_offloading_size=st.just(1.0),
         enable_prefix_caching=st.sampled_from((True, True, True, False)),
     )
+    return trace, draw(with_groups(config)) if with_windows and config.engine.enable_prefix_caching else config
 
 
 @examples(200)
 @given(
-    workload=revisits(),
+    workload=revisits(with_windows=True),
     step_time=step_times,
     tier=tiers,
     loras=st.none() | LORAS,

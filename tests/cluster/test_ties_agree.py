@@ -18,7 +18,6 @@ from sim.cluster.fleet_plan import FleetPlan
 from sim.cluster.network import NetworkCosts
 from sim.cluster.simulation import simulate
 from sim.cluster.users import Users
-from sim.engine.config import KVGroup as SchedulerKVGroup
 from sim.memory.kv_cache import KVGroup
 from sim.memory.transfers import ReplicaKV
 from sim.workload.trace import Trace
@@ -28,7 +27,7 @@ from tests.cluster import (
     test_clusters_agree,
 )
 from tests.cluster.test_disaggregation_agrees import POLLING_S, Fleet
-from tests.configs import changed, scheduler_config
+from tests.configs import scheduler_config
 from tests.conformance.case import RecordedStepTime
 from tests.engine.test_engines_agree import Telling
 from tests.makers import ONE_SECOND, Ask, make_trace
@@ -119,8 +118,6 @@ def fleets(draw: st.DrawFn) -> Fleet:
     pools = []
     for _ in range(2):
         config = draw(configs(trace, versions=("0.33.0", "0.32.0")))
-        if config.kv_groups != (SchedulerKVGroup(),):  # of which no transfers were recorded
-            config = changed(config, num_gpu_blocks=4 * int((trace.prompt_tokens + trace.output_tokens).sum() + 9))
         kv = ReplicaKV((KVGroup("full", None, 1, config.block_size, 8),), draw(st.integers(1, 2)))
         scripts = [Script()] * len(trace)
         pools.append(Pool(config, Telling(draw(step_times)), kv, draw(st.integers(1, 3)), draw(routers), None, scripts))

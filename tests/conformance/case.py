@@ -12,6 +12,7 @@ import numpy as np
 
 from sim.engine.config import KVGroup, SchedulerConfig
 from sim.engine.content import output_id, private_prompt_id
+from sim.specs.arguments import DENSELY
 from sim.specs.releases import release_for
 from sim.specs.rules import SchedulingRules
 from sim.steptime.linear import LinearDecodeCurve
@@ -158,10 +159,12 @@ def _config(recorded: Mapping[str, Any], rules: SchedulingRules) -> SchedulerCon
     """Under the rules of its own version; knobs that are not recorded are absent from it."""
     arguments = {name: value for name, value in (ABSENT | dict(recorded)).items() if name not in MODE_KEYS}
     groups = arguments.pop("kv_groups", None) or [["full", 1]]
+    interval = arguments.pop("prefix_cache_retention_interval", None)
     return scheduler_config(
         num_gpu_blocks=arguments.pop("num_blocks"),
         scheduling_policy=arguments.pop("policy"),
         kv_groups=tuple(KVGroup(None if group[0] == "full" else group[1]) for group in groups),
         rules=rules,
+        prefix_cache_retention_interval=DENSELY if interval is None else interval,
         **arguments,
     )

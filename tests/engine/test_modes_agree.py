@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sim.engine.config import KVGroup
 from sim.engine.front_door import rejections
 from sim.engine.walking import vain_calls
 from sim.errors import ConfigError
@@ -25,23 +26,27 @@ from tests.conformance.modes import stages_ns
 from tests.properties import engine_examples as examples
 from tests.reference import modes as naive
 from tests.reference import replica
-from tests.workloads import step_times, traces
+from tests.workloads import step_times, traces, with_groups
 
 MOST_PASSES = 2_000
 RECORDED_VERSIONS = ("0.32.0", "0.33.0")
 TIERED = ("offload", "multi")
 ROLES: Sequence[naive.Role] = ("kv_both", "kv_producer", "kv_consumer")
-CHUNKS = st.builds(
-    naive.Offload,
-    cpu_chunks=st.integers(1, 12),
-    load_base_s=st.integers(0, 9),
-    load_block_s=st.integers(0, 9),
-    store_base_s=st.integers(0, 90),
-    store_block_s=st.integers(0, 9),
-    blocks_per_chunk=st.integers(1, 3),
-    prompt_only=st.booleans(),
-    eviction_policy=st.sampled_from(("lru", "arc")),
-)
+
+
+def chunks(most_blocks: int) -> st.SearchStrategy[naive.Offload]:
+    """A CPU tier, of chunks of so many blocks at most."""
+    return st.builds(
+        naive.Offload,
+        cpu_chunks=st.integers(1, 12) | st.integers(1, 40),
+        load_base_s=st.integers(0, 9),
+        load_block_s=st.integers(0, 9),
+        store_base_s=st.integers(0, 90),
+        store_block_s=st.integers(0, 9),
+        blocks_per_chunk=st.integers(1, most_blocks),
+        prompt_only=st.booleans(),
+        eviction_policy=st.sampled_from(("lru", "arc")),
+    )
 
 
 @st.composite
@@ -169,12 +174,17 @@ def cases(draw: st.DrawFn, *, speculates: bool = True) -> Case:
             tells_all_connectors_of_allocations=draw(st.booleans()),
         ),
     )
+    if speculation is None:
+        config = draw(with_groups(config))
+    is_one_group = config.kv_groups == (KVGroup(),)
+    if kind in TIERED and not is_one_group:
+        config = changed(config, enable_prefix_caching=True)
     modes = naive.Modes(
         num_batches_in_flight=num_stages + is_async,
         speculation=derived(speculation, has_connector=bool(kind)) if speculation else None,
         pipeline=_pipeline(draw, num_stages),
         loras=draw(st.none() | LORAS),
-        transfers=_transfers(draw, kind) if kind else None,
+        transfers=_transfers(draw, kind, most_blocks=3 if is_one_group else 1) if kind else None,
         idle_sleep_s=draw(st.integers(1, 9)) if kind else draw(st.sampled_from((0, 0, 5))),
         throttle_interval=draw(st.sampled_from((0, 0, 3))),
         local_prefill_interval=draw(st.sampled_from((1, 1, 3))),
@@ -192,14 +202,14 @@ def _pipeline(draw: st.DrawFn, num_stages: int) -> naive.Pipeline:
     return naive.Pipeline(num_stages, partial(stages_ns, multipliers), draw(st.integers(0, 3)))
 
 
-def _transfers(draw: st.DrawFn, kind: str) -> naive.Transfers:
+def _transfers(draw: st.DrawFn, kind: str, *, most_blocks: int) -> naive.Transfers:
     return naive.Transfers(
         connector=kind,  # type: ignore[arg-type]  # one of those
         role=draw(st.sampled_from(ROLES if kind in {"nixl", "multi"} else ROLES[:1])),
         reports_at_start=draw(st.booleans()),
         recv_token_s=draw(st.integers(0, 2)),
         recomputes_failed=draw(st.booleans()),
-        offload=draw(CHUNKS) if kind in TIERED else None,
+        offload=draw(chunks(most_blocks)) if kind in TIERED else None,
     )
 
 

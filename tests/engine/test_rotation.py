@@ -2,7 +2,7 @@
 
 import math
 import pickle
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ from sim.workload.trace import Trace
 from tests.cluster.test_aborts import Patience, Service
 from tests.cluster.test_clusters_agree import gaps
 from tests.cluster.test_pipeline_agrees import Staged, workloads
-from tests.configs import changed, scheduler_config
+from tests.configs import scheduler_config
 from tests.conformance.case import Case, RecordedStepTime, load_case
 from tests.conformance.engines import walk
 from tests.conformance.modes import stages_ns
@@ -51,7 +51,7 @@ from tests.makers import ONE_SECOND, Ask, make_config, make_trace
 from tests.properties import engine_examples as examples
 from tests.reference import modes as naive
 from tests.shared import SHARED
-from tests.workloads import GROUPS, step_times
+from tests.workloads import step_times
 
 
 def unread(_row: dict[str, Any]) -> None:
@@ -216,12 +216,9 @@ def served(
 
 
 @examples(300)
-@given(case=cases(speculates=False), groups=st.sampled_from(GROUPS))
-def test_every_mode_counts_as_it_walks(case: Case, groups: tuple[KVGroup, ...]) -> None:
-    """Adapters, KV from elsewhere, a CPU tier, which takes no windows."""
-    if case.modes.transfers is None or case.modes.transfers.offload is None:
-        num_blocks = case.config.num_gpu_blocks * len(groups)
-        case = replace(case, config=changed(case.config, kv_groups=groups, num_gpu_blocks=num_blocks))
+@given(case=cases(speculates=False))
+def test_every_mode_counts_as_it_walks(case: Case) -> None:
+    """Adapters, KV from elsewhere, a CPU tier, several KV groups."""
     assert_counts_as_it_walks(case)
 
 

@@ -52,6 +52,7 @@ def test_how_much_of_the_slots_holds_a_token() -> None:
     assert told["contiguous_used_slot_share"] == pytest.approx(150 / 1024)
 
 
+EVERYWHERE = {"prefix_cache_retention_interval": "None"}
 DRAFTING = {"num_gpu_blocks_override": 1100, "async_scheduling": False}
 EAGLE3 = SpeculativeConfig.parse(
     {"method": "eagle3", "model": "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B", "num_speculative_tokens": 3}
@@ -69,8 +70,8 @@ MULTI_TURN, CHAT = ("multi-turn", 120), ("chat", 60)
         (MULTI_TURN, "Llama-3.1-8B", {"num_gpu_blocks_override": 1200}, {"replicas": 2, "vllm_version": "0.20.0"}),
         (CHAT, "Llama-3.1-8B", {"num_gpu_blocks_override": 1100, "pipeline_parallel_size": 2}, {}),
         (CHAT, "Llama-3.1-8B", {"num_gpu_blocks_override": 1100, "enable_prefix_caching": False}, {}),
-        (CHAT, "gpt-oss-20b", {"num_gpu_blocks_override": 2200}, {}),
-        (CHAT, "gemma-3-27b-it", {"num_gpu_blocks_override": 8000, "max_model_len": 8192}, {}),
+        (CHAT, "gpt-oss-20b", {"num_gpu_blocks_override": 2200, **EVERYWHERE}, {}),
+        (CHAT, "gemma-3-27b-it", {"num_gpu_blocks_override": 8000, "max_model_len": 8192, **EVERYWHERE}, {}),
         (CHAT, "Llama-3.1-8B", DRAFTING | {"speculative_config": NGRAM}, {"acceptance": 2.0}),
         (CHAT, "Llama-3.1-8B", DRAFTING | {"speculative_config": NGRAM}, {"acceptance": 2.0, "vllm_version": "0.32.0"}),
         (MULTI_TURN, "Llama-3.1-8B", DRAFTING | {"speculative_config": EAGLE3}, {}),
@@ -141,6 +142,7 @@ def test_a_share_of_the_blocks_is_followed() -> None:
     ("how", "what"),
     [
         ({"engine": sim.EngineConfig(kv_offloading_size=1)}, "KV on the CPU"),
+        ({"model": "gpt-oss-20b"}, "sliding windows that stay cached in places alone"),
         ({"engine": sim.EngineConfig(preemption_mode="swap")}, "what no vLLM has"),
         ({"replicas": 2, "kv_store": "capacity_gib=1"}, "a fleet that changes, hands KV over or shares it"),
         ({"fleet": {"faults": [{"at_s": 1, "replica": 0, "for_s": 1}]}}, "a fleet that changes"),

@@ -1,5 +1,7 @@
 """How many blocks a CPU tier has, and how long one takes to copy."""
 
+from dataclasses import replace
+
 import pytest
 
 from sim.deployment import deploy
@@ -27,14 +29,37 @@ def test_none_is_asked_for(size: float | None) -> None:
 @pytest.mark.parametrize(
     ("model", "size", "message"),
     [
-        ("gpt-oss-120b", 10, "models whose layers all have full attention"),
+        ("Qwen3.5-4B", 10, "models whose layers keep states"),
         ("Llama-3.1-8B", 0.001, r"0\.001 GiB holds no KV block"),
     ],
 )
 def test_what_is_refused(model: str, size: float, message: str) -> None:
-    """Models with windows, and less than a block."""
+    """Models with states, and less than a block."""
     with pytest.raises(ConfigError, match=message):
         deploy(model, "h100-sxm", EngineConfig(kv_offloading_size=size))
+
+
+def test_of_windows_a_chunk_is_a_block_of_one_group() -> None:
+    """gpt-oss-20b: 12 of its 24 layers in a group, a block of which has 12 x 8 heads x 64 numbers x 2 x 2 bytes x 16 = 384 KiB."""
+    tier = deploy("gpt-oss-20b", "h100-sxm", EngineConfig(kv_offloading_size=3, max_model_len=8192)).offload
+    assert tier is not None
+    assert (tier.block_bytes, tier.cpu_chunks) == (384 * 2**10, 8192)
+
+
+@pytest.mark.parametrize(
+    ("engine", "what"),
+    [
+        (EngineConfig(enable_prefix_caching=False), "enable_prefix_caching off"),
+        (
+            EngineConfig(speculative_config={"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 3}),
+            "speculative_config",
+        ),
+    ],
+)
+def test_what_windows_do_not_go_with(engine: EngineConfig, what: str) -> None:
+    """Without cached prefixes nobody knows who takes a block, and of drafters' groups vLLM stores the last block later."""
+    with pytest.raises(ConfigError, match=f"with {what} for models with sliding windows"):
+        deploy("gpt-oss-20b", "h100-sxm", replace(engine, kv_offloading_size=3, max_model_len=8192))
 
 
 @pytest.mark.parametrize("size", [-1, float("nan"), True, "8"])

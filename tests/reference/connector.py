@@ -18,15 +18,15 @@ Event = list[Any]
 
 @dataclass(eq=False)
 class Job:
-    """A transfer under way; `end_s` None until it has begun."""
+    """A transfer under way, of blocks each in its KV group; `end_s` None until it has begun."""
 
     request: Request
     name: str
     duration_s: float = 0.0
     end_s: float | None = None
     num_tokens: int = 0
-    blocks: Sequence[int] = ()
-    keys: Sequence[int] = field(default_factory=list)
+    blocks: Sequence[tuple[int, int]] = ()
+    keys: Sequence[Any] = field(default_factory=list)
 
 
 class Connector(Protocol):

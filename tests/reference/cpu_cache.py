@@ -10,17 +10,21 @@ from typing import Protocol
 
 from sim.specs.kv_transfer import EvictionPolicyName
 
-Keys = list[int]
+Key = tuple[int, int]
+"""The KV group whose blocks a chunk holds, and their content."""
+Keys = list[Key]
+Places = dict[Key, int]
+"""Chunks by their place in a prompt."""
 
 
 @dataclass
 class Access:
     """What a request has done with chunks."""
 
-    seen: set[int] = field(default_factory=set)
-    missed: set[int] = field(default_factory=set)
-    inserted: set[int] = field(default_factory=set)
-    reused: set[int] = field(default_factory=set)
+    seen: set[Key] = field(default_factory=set)
+    missed: set[Key] = field(default_factory=set)
+    inserted: set[Key] = field(default_factory=set)
+    reused: set[Key] = field(default_factory=set)
     rank: int | None = None
 
 
@@ -29,13 +33,13 @@ class Policy(Protocol):
 
     def on_store_miss(self, keys: Keys) -> None: ...
 
-    def on_request_access(self, access: Access, positions: dict[int, int]) -> None:
+    def on_request_access(self, access: Access, positions: Places) -> None:
         """A request has to do with these for the first time; some may not be there."""
         ...
 
-    def insert(self, key: int, access: Access, position: int) -> None: ...
+    def insert(self, key: Key, access: Access, position: int) -> None: ...
 
-    def on_request_finished(self, keys: Keys, insertion_only: set[int], reused: set[int]) -> None: ...
+    def on_request_finished(self, keys: Keys, insertion_only: set[Key], reused: set[Key]) -> None: ...
 
     def candidates(self, idle: Keys) -> Keys:
         """Idle chunks in the order in which they would go."""
@@ -52,12 +56,12 @@ class Lru:
 
     def on_store_miss(self, keys: Keys) -> None: ...
 
-    def on_request_access(self, access: Access, positions: dict[int, int]) -> None: ...
+    def on_request_access(self, access: Access, positions: Places) -> None: ...
 
-    def insert(self, key: int, access: Access, position: int) -> None:  # noqa: ARG002
+    def insert(self, key: Key, access: Access, position: int) -> None:  # noqa: ARG002
         self._line.append(key)
 
-    def on_request_finished(self, keys: Keys, insertion_only: set[int], reused: set[int]) -> None:  # noqa: ARG002
+    def on_request_finished(self, keys: Keys, insertion_only: set[Key], reused: set[Key]) -> None:  # noqa: ARG002
         for key in reversed(keys):
             _to_end(self._line, key)
 
@@ -72,18 +76,18 @@ class RequestLru:
     """Since 0.33: what a request stores or finds has the rank of its first use, and of it the tail goes first."""
 
     def __init__(self) -> None:
-        self._ranks: dict[int, tuple[int, int]] = {}
+        self._ranks: dict[Key, tuple[int, int]] = {}
         self._last = 0
 
     def on_store_miss(self, keys: Keys) -> None: ...
 
-    def on_request_access(self, access: Access, positions: dict[int, int]) -> None:
+    def on_request_access(self, access: Access, positions: Places) -> None:
         for key, position in positions.items():
             rank = self._rank(access), -position
             if key in self._ranks:
                 self._ranks[key] = max(self._ranks[key], rank)
 
-    def insert(self, key: int, access: Access, position: int) -> None:
+    def insert(self, key: Key, access: Access, position: int) -> None:
         self._ranks[key] = self._rank(access), -position
 
     def _rank(self, access: Access) -> int:
@@ -95,13 +99,13 @@ class RequestLru:
         self._last += 1
         return self._last
 
-    def on_request_finished(self, keys: Keys, insertion_only: set[int], reused: set[int]) -> None:  # noqa: ARG002
+    def on_request_finished(self, keys: Keys, insertion_only: set[Key], reused: set[Key]) -> None:  # noqa: ARG002
         for key in reversed(keys):
             if key in self._ranks:
                 self._ranks[key] = self._next(), 0
 
     def candidates(self, idle: Keys) -> Keys:
-        return sorted(idle, key=lambda key: self._ranks[key])
+        return sorted(idle, key=lambda key: (self._ranks[key], key))
 
     def remove(self, keys: Keys) -> None:
         for key in keys:
@@ -130,14 +134,14 @@ class Arc:
             _to_end(self._b1, key)
             _to_end(self._b2, key)
 
-    def on_request_access(self, access: Access, positions: dict[int, int]) -> None: ...
+    def on_request_access(self, access: Access, positions: Places) -> None: ...
 
-    def insert(self, key: int, access: Access, position: int) -> None:  # noqa: ARG002
+    def insert(self, key: Key, access: Access, position: int) -> None:  # noqa: ARG002
         self._t1.append(key)
         self._b1 = [ghost for ghost in self._b1 if ghost != key]
         self._b2 = [ghost for ghost in self._b2 if ghost != key]
 
-    def on_request_finished(self, keys: Keys, insertion_only: set[int], reused: set[int]) -> None:
+    def on_request_finished(self, keys: Keys, insertion_only: set[Key], reused: set[Key]) -> None:
         for key in reversed(keys):
             if key in reused and key in self._t1:
                 self._t1.remove(key)
@@ -174,31 +178,27 @@ class CpuCache:
         self._room = num_chunks
         self._policy: Policy = Arc(num_chunks) if policy == "arc" else RequestLru() if ranks_by_request else Lru()
         self._there: Keys = []
-        self._storing: set[int] = set()
+        self._storing: set[Key] = set()
         self._loading: Keys = []
         self._access: dict[str, Access] = {}
 
     def __len__(self) -> int:
         return len(self._there)
 
-    def __contains__(self, key: int) -> bool:
+    def __contains__(self, key: Key) -> bool:
         return key in self._there
 
-    def is_ready(self, key: int) -> bool:
+    def is_ready(self, key: Key) -> bool:
         return key in self._there and key not in self._storing
 
-    def offer(self, request: str, keys: Sequence[int], first: int = 0) -> Keys | None:
-        """Make room for those that are not there, which are returned; None where there is none to be made.
-
-        `first` is the place of the first of them among the request's chunks.
-        """
+    def offer(self, request: str, keys: Places) -> Keys | None:
+        """Make room for those that are not there, which are returned; None where there is none to be made."""
         access = self._access.setdefault(request, Access())
         new = [key for key in keys if key not in self._there]
         self._policy.on_store_miss([key for key in new if key not in access.missed])
         access.missed.update(new)
         ready = {key for key in keys if self.is_ready(key)}
-        positions = {key: first + place for place, key in enumerate(keys)}
-        self._see(access, {key: position for key, position in positions.items() if key in new or key in ready})
+        self._see(access, {key: place for key, place in keys.items() if key in new or key in ready})
         access.reused |= ready - access.inserted
         num_to_evict = len(self._there) + len(new) - self._room
         if num_to_evict > 0:
@@ -209,39 +209,37 @@ class CpuCache:
             self._policy.remove(evicted)
             self._there = [key for key in self._there if key not in evicted]
         for key in new:
-            self._policy.insert(key, access, positions[key])
+            self._policy.insert(key, access, keys[key])
         self._there += new
         self._storing.update(new)
         access.inserted.update(new)
         return new
 
-    def stored(self, keys: Sequence[int]) -> None:
+    def stored(self, keys: Sequence[Key]) -> None:
         self._storing.difference_update(keys)
 
-    def use(self, request: str, keys: Sequence[int], first: int = 0) -> None:
+    def use(self, request: str, keys: Places) -> None:
         access = self._access.setdefault(request, Access())
-        self._see(access, {key: first + place for place, key in enumerate(keys)})
+        self._see(access, keys)
         access.reused |= set(keys) - access.inserted
         self._loading += keys
 
-    def _see(self, access: Access, positions: dict[int, int]) -> None:
-        self._policy.on_request_access(
-            access, {key: place for key, place in positions.items() if key not in access.seen}
-        )
-        access.seen.update(positions)
+    def _see(self, access: Access, keys: Places) -> None:
+        self._policy.on_request_access(access, {key: place for key, place in keys.items() if key not in access.seen})
+        access.seen.update(keys)
 
-    def leave(self, keys: Sequence[int]) -> None:
+    def leave(self, keys: Sequence[Key]) -> None:
         for key in keys:
             self._loading.remove(key)
 
-    def ended(self, request: str, keys: Sequence[int]) -> None:
-        """Its prompt's chunks in order; those are told of that it had to do with."""
+    def ended(self, request: str, keys: Sequence[Key]) -> None:
+        """All its chunks in order, group after group at each place; those are told of that it had to do with."""
         access = self._access.pop(request, Access())
         seen = [key for key in keys if key in access.seen]
         self._policy.on_request_finished(seen, access.inserted - access.reused, access.reused)
 
 
-def _to_end(keys: Keys, key: int) -> None:
+def _to_end(keys: Keys, key: Key) -> None:
     if key in keys:
         keys.remove(key)
         keys.append(key)

@@ -1,9 +1,9 @@
 """Which blocks a request holds: hits, growth, sliding windows, release.
 
-Mirrors vLLM's v1/core/kv_cache_manager.py and kv_cache_coordinator.py (0.32). Deliberate difference: sliding-window
-groups keep every full block findable, where vLLM 0.33 keeps only boundary blocks by default; more can be hit here.
+Mirrors vLLM's v1/core/kv_cache_manager.py, kv_cache_coordinator.py and single_type_kv_cache_manager.py (0.32 and 0.33).
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from sim.engine.config import KVGroup, SchedulerConfig
@@ -53,8 +53,50 @@ class KVCacheManager:
         self.no_hit = PrefixHit(0, tuple(() for _ in self._groups))
 
     def find_prefix(self, request: Request) -> PrefixHit:
-        """What is held of the request, as far as its admission uses it: drafters have the last block computed again."""
-        return self._longest_prefix(request, num_dropped=int(self._drops_last_hit))
+        """What is held of the request, as far as its admission uses it: drafters have the last block computed again.
+
+        Where full attention has more of it than windows, prompts part: the request keeps what windows need there.
+        """
+        hit = self._longest_prefix(request, num_dropped=int(self._drops_last_hit))
+        if self._config.engine.enable_prefix_caching:
+            longest = self._longest_match_alone(request) * self._block_size
+            request.junction = longest if longest > hit.num_tokens else 0
+        return hit
+
+    def _longest_match_alone(self, request: Request) -> int:
+        """Blocks that the kind of layers has which vLLM asks first: full attention, or without any that of the first group."""
+        longest = self._longest_full_match(request) - self._drops_last_hit
+        if any(group.window is None for group in self._groups):
+            return longest
+        first = [number for number, group in enumerate(self._groups) if group == self._groups[0]]
+        for num_blocks in range(longest, 0, -1):
+            if all(self._match(request, number, num_blocks) is not None for number in first):
+                return num_blocks
+        return 0
+
+    def is_retained(self, request: Request, group: KVGroup, index: int) -> bool:
+        """Whether so-many-th full block of a group can be found: of windows, those that one needs at certain places of a prompt."""
+        interval = self._config.retention_interval
+        if group.window is None or interval is None or not group.is_kept_sparsely:
+            return True
+        needed = blocks_for(group.window - 1, self._block_size) + self._drops_last_hit
+        for tokens in self._boundaries(request):
+            end = tokens // self._block_size + self._drops_last_hit
+            if end - needed <= index < end:
+                return True
+        segment = interval // self._block_size
+        place = index - self._drops_last_hit
+        return interval > 0 and (needed >= segment or (place >= 0 and place % segment >= segment - needed))
+
+    def _boundaries(self, request: Request) -> list[int]:
+        """Where a later request can go on: behind the same prompt, or a longer one, and where it has parted from others."""
+        size, prompt = self._block_size, request.num_prompt_tokens
+        junctions = [request.junction] if request.junction else []
+        if not self._drops_last_hit:
+            return [prompt - 1, *junctions]
+        if junctions and self._config.engine.rules.keeps_block_before_junction:
+            junctions.append(junctions[0] - size)
+        return [*(max(0, (tokens // size - 1) * size) for tokens in (prompt - 1, prompt)), *junctions]
 
     def held_prefix(self, request: Request) -> PrefixHit:
         """The same as others see it."""
@@ -90,16 +132,34 @@ class KVCacheManager:
             return None
         return (NULL_BLOCK,) * (num_blocks - needed) + tuple(block for block in found if block is not None)
 
-    def can_admit(self, request: Request, hit: PrefixHit, *, reserve: int) -> bool:
+    def can_admit(self, request: Request, hit: PrefixHit, *, reserve: int, num_external: int = 0) -> bool:
         """The admission gate: whether everything known of the request fits now, `reserve` blocks left over."""
-        num_tokens = min(request.num_tokens, self._config.max_model_len)
-        tables = request.block_tables or [[] for _ in self._groups]
-        needed = sum(
-            max(0, most_blocks(group, num_tokens, self._config) - len(table) - len(blocks))
-            + self.pool.num_free_among(blocks)
-            for group, table, blocks in zip(self._groups, tables, hit.blocks, strict=True)
-        )
+        tables = request.block_tables or self._begun(request, hit, num_external)
+        needed = self._num_missing(request.num_tokens, tables)
+        if not request.block_tables:
+            needed += sum(map(self.pool.num_free_among, tables))
         return needed + reserve <= self.pool.num_free_blocks
+
+    def num_still_to_take(self, request: Request, num_ahead: int) -> int:
+        """What a request that has begun will ask for until its prompt's end and those tokens behind it."""
+        tables = request.block_tables or self.no_hit.blocks
+        return self._num_missing(request.num_tokens, tables, num_ahead)
+
+    def _num_missing(self, num_tokens: int, tables: Sequence[Sequence[int]], num_ahead: int = 0) -> int:
+        """What these tables lack, as far as a group ever holds so much at once."""
+        num_tokens = min(num_tokens, self._config.max_model_len) + num_ahead
+        most = [most_blocks(group, num_tokens, self._config) for group in self._groups]
+        return sum(max(0, count - len(table)) for count, table in zip(most, tables, strict=True))
+
+    def _begun(self, request: Request, hit: PrefixHit, num_external: int) -> list[list[int]]:
+        """The tables with which a request begins behind a hit and what comes from elsewhere: null where windows have passed."""
+        computed = request.num_computed_tokens + hit.num_tokens + num_external
+        passed = [self._num_passed(group, computed) for group in self._groups]
+        return [[NULL_BLOCK] * count + list(found[count:]) for count, found in zip(passed, hit.blocks, strict=True)]
+
+    def _num_passed(self, group: KVGroup, num_tokens: int) -> int:
+        """Blocks that lie wholly before the window of the token behind those."""
+        return 0 if group.window is None else max(0, num_tokens - group.window + 1) // self._block_size
 
     def allocate_slots(
         self,
@@ -107,33 +167,32 @@ class KVCacheManager:
         num_new_tokens: int,
         *,
         hit: PrefixHit | None = None,
+        num_external: int = 0,
         reserve: int = 0,
-        is_loaded: bool = False,
     ) -> int | None:
-        """Give the request room for its next tokens; the number of new blocks, or None if they do not fit.
+        """Give the request room for its next tokens, behind those from elsewhere; the number of new blocks, or None if they do not fit.
 
-        Blocks that a sliding window has passed are given back first, whether or not the rest then fits. Tokens that
-        are loaded have no contents yet, and no drafts ahead of them.
+        Blocks that a sliding window has passed are given back first, whether or not the rest then fits. Where there are none but
+        tokens from elsewhere, these have no contents yet, and no drafts ahead of them.
         """
-        self._free_passed_windows(request)
-        hits = (hit or self.no_hit).blocks
-        computed = request.num_computed_tokens + (hit.num_tokens if hit else 0)
-        ahead = 0 if is_loaded else self._lookahead
+        self.free_passed_windows(request)
+        hit = hit or self.no_hit
+        computed = request.num_computed_tokens + hit.num_tokens + num_external
+        ahead = self._lookahead if num_new_tokens else 0
         total = blocks_for(min(computed + num_new_tokens + ahead, self._config.max_model_len), self._block_size)
-        tables = request.block_tables or [[] for _ in self._groups]
-        new = [max(0, total - len(table) - len(found)) for table, found in zip(tables, hits, strict=True)]
-        evictable = sum(self.pool.num_free_among(found) for found in hits)
+        tables = request.block_tables or self._begun(request, hit, num_external)
+        new = [max(0, total - len(table)) for table in tables]
+        evictable = 0 if request.block_tables else sum(map(self.pool.num_free_among, tables))
         if sum(new) + evictable + reserve > self.pool.num_free_blocks:
             return None
-        request.block_tables = tables
-        for table, found in zip(tables, hits, strict=True):
-            self.pool.touch(found)
-            table.extend(found)
+        if not request.block_tables:
+            request.block_tables = tables
+            request.num_hashed_blocks = [len(table) for table in tables]
+            for table in tables:
+                self.pool.touch(table)
         for table, count in zip(tables, new, strict=True):
             table.extend(self.pool.take(count))
-        if hit:
-            request.num_hashed_blocks = [len(found) for found in hits]
-        if not is_loaded:
+        if num_new_tokens:
             self.keep_full_blocks(request, computed + num_new_tokens)
         return sum(new)
 
@@ -146,7 +205,7 @@ class KVCacheManager:
         keys = request.block_keys.upto(full)
         for group, table in enumerate(request.block_tables):
             for index in range(request.num_hashed_blocks[group], full):
-                if table[index] != NULL_BLOCK:
+                if table[index] != NULL_BLOCK and self.is_retained(request, self._groups[group], index):
                     self.pool.keep_content(table[index], (group, keys[index]), index)
             request.num_hashed_blocks[group] = max(full, request.num_hashed_blocks[group])
 
@@ -157,11 +216,10 @@ class KVCacheManager:
         request.block_tables = []
         request.num_hashed_blocks = []
 
-    def _free_passed_windows(self, request: Request) -> None:
+    def free_passed_windows(self, request: Request) -> None:
+        """Give back what lies wholly before the windows of the next token that is processed."""
         processed = request.num_computed_tokens - request.num_in_flight_tokens
         for group, table in zip(self._groups, request.block_tables, strict=False):
-            if group.window is None:
-                continue
-            passed = max(0, processed - group.window + 1) // self._block_size
+            passed = min(self._num_passed(group, processed), len(table))
             self.pool.release([block for block in table[:passed] if block != NULL_BLOCK])
             table[:passed] = [NULL_BLOCK] * passed

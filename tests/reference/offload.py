@@ -1,17 +1,21 @@
 """KV kept on the CPU as well: write-through stores, loads of a prefix, both queues of the worker.
 
-Mirrors vLLM's OffloadingConnector as `golden/RULES_SCALING.md`, section 6, has recorded it; what the CPU keeps is in cpu_cache.py.
-A chunk is some blocks in a row, known by the content up to its end.
+Mirrors vLLM's OffloadingConnector as `golden/RULES_SCALING.md`, section 6, has recorded it, and of KV groups as 0.33 does it; what the CPU keeps is
+in cpu_cache.py. A chunk is some blocks of a group in a row, known by the content up to its end; where there are windows, one block.
 """
 
 from collections.abc import Sequence
+from itertools import chain
 
-from sim.engine.config import SchedulerConfig
+from sim.engine.config import KVGroup, SchedulerConfig
+from tests.reference.blocks import NULL_BLOCK
 from tests.reference.connector import Event, Job, over_by
-from tests.reference.cpu_cache import CpuCache
-from tests.reference.kv_cache import KVCacheManager, PrefixHit
+from tests.reference.cpu_cache import CpuCache, Key, Keys
+from tests.reference.kv_cache import KVCacheManager, PrefixHit, blocks_for
 from tests.reference.modes import Offload
 from tests.reference.request import Request, RequestStatus
+
+Tables = list[list[int]]
 
 
 class OffloadConnector:
@@ -21,15 +25,22 @@ class OffloadConnector:
         self.events: list[Event] = []
         self.now_s = 0.0
         self._offload = offload
+        self._kv = kv
         self._pool = kv.pool
+        self._groups = config.kv_groups
+        self._windows = [number for number, group in enumerate(config.kv_groups) if group.window is not None]
+        assert not self._windows or offload.blocks_per_chunk == 1, (
+            "vLLM stores some chunks of windows only, if they are longer"
+        )
         self._caches_prefixes = config.engine.enable_prefix_caching
         self._chunk_blocks = offload.blocks_per_chunk
+        self._block_size = config.block_size
         self._chunk_tokens = offload.blocks_per_chunk * config.block_size
         self._rules = config.engine.rules
         by_request = self._rules.ranks_chunks_by_request
         self._cpu = CpuCache(offload.cpu_chunks, offload.eviction_policy, ranks_by_request=by_request)
         self._num_stored: dict[Request, int] = {}
-        self._tables: dict[Request, list[int]] = {}
+        self._tables: dict[Request, Tables] = {}
         self._taken: set[int] = set()
         self._finished: list[tuple[Request, int]] = []
         self._offered: list[Job] = []
@@ -57,45 +68,122 @@ class OffloadConnector:
         return [*self._under_way, *self._loads_asked, *self._due, *self._offered]
 
     def find(self, request: Request, hit: PrefixHit) -> int | None:
-        """The prefix behind the local hit that is in the CPU cache, in whole chunks."""
-        self._tables[request] = []
+        """The prefix behind the local hit that is in the CPU cache: whole chunks, but for a last token that is computed in any case."""
+        self._tables[request] = self._no_tables()
         if self._rules.offers_chunks_anew:
             self._num_stored[request] = 0
         if any(job.request is request for job in self._jobs):
             return None
-        first = hit.num_tokens // self._chunk_tokens
-        keys = self._keys(request, request.num_tokens // self._chunk_tokens)
-        if len(keys) * self._chunk_tokens - hit.num_tokens < self._chunk_tokens:
-            return 0
-        end = first
-        while end < len(keys) and keys[end] in self._cpu:
-            end += 1
-        if not all(map(self._cpu.is_ready, keys[first:end])):
-            return None
-        num_tokens = end * self._chunk_tokens - hit.num_tokens
-        if num_tokens < self._chunk_tokens:
-            return 0
+        num_tokens = self._num_found(request, hit.num_tokens)
+        if not num_tokens:
+            return num_tokens
         loading = {key for job in self._jobs if job.name == "load" for key in job.keys}
-        return None if self._caches_prefixes and not loading.isdisjoint(keys[first:end]) else num_tokens
+        end = hit.num_tokens + num_tokens
+        needed = [self._keys(request, number, hit.num_tokens, end) for number in range(len(self._groups))]
+        for number in self._windows:
+            needed[number] = needed[number][-self._window_chunks(self._groups[number], end) :]
+        return None if self._caches_prefixes and not loading.isdisjoint(chain.from_iterable(needed)) else num_tokens
+
+    def _num_found(self, request: Request, num_local: int) -> int | None:
+        """What all groups have behind the local hit; None while some of it is still being stored.
+
+        One group after the other shortens what is asked for; windows are asked again behind a shorter prefix.
+        """
+        full = [number for number in range(len(self._groups)) if number not in self._windows]
+        windows = sorted(self._windows, key=lambda number: -blocks_for(self._window(number), self._chunk_tokens))
+        end = request.num_tokens - (1 if windows else 0)
+        end = min(end, request.num_tokens // self._chunk_tokens * self._chunk_tokens)
+        found, is_pending = 0, False
+        turn = [*full, *windows]
+        while turn:
+            after: list[int] = []
+            has_asked_window = False
+            for number in turn:
+                if end - num_local < self._chunk_tokens:
+                    return 0
+                keys = self._keys(request, number, num_local, end)
+                count = self._last_window(keys, number, end) if number in windows else self._prefix(keys)
+                if count == 0:
+                    return 0
+                if count is None:
+                    is_pending = True
+                else:
+                    end = min(end, (num_local // self._chunk_tokens + count) * self._chunk_tokens)
+                if end - num_local < self._chunk_tokens:
+                    return 0
+                if end - num_local < found:
+                    if is_pending:
+                        is_pending, after = False, [*full, *windows]
+                    elif has_asked_window and not after:
+                        after = windows
+                has_asked_window |= number in windows
+                found = end - num_local
+            turn = after
+        return None if is_pending else found
+
+    def _prefix(self, keys: Keys) -> int | None:
+        """How many are there without a gap; None while one of them is being stored."""
+        count = next((place for place, key in enumerate(keys) if key not in self._cpu), len(keys))
+        return count if all(map(self._cpu.is_ready, keys[:count])) else None
+
+    def _last_window(self, keys: Keys, number: int, end: int) -> int | None:
+        """Where the last run ends that fills the window, or the first run that begins with the keys; None while some of it is being stored.
+
+        A run up to the very end has to reach further back if that does not fill its last chunk.
+        """
+        needed = self._window_chunks(self._groups[number], end)
+        run: Keys = []
+        for place in reversed(range(len(keys))):
+            if keys[place] in self._cpu:
+                run.append(keys[place])
+            else:
+                run, needed = [], blocks_for(self._window(number), self._chunk_tokens)
+            if len(run) == needed:
+                return place + needed if all(map(self._cpu.is_ready, run)) else None
+        return len(run) if all(map(self._cpu.is_ready, run)) else None
+
+    def _window(self, number: int) -> int:
+        return self._groups[number].window or 0
+
+    def _window_chunks(self, group: KVGroup, end: int) -> int:
+        """What a window needs that ends there, its last chunk filled or not."""
+        assert group.window is not None
+        padding = -end % self._chunk_tokens
+        return max(
+            blocks_for(group.window, self._chunk_tokens), blocks_for(group.window - 1 + padding, self._chunk_tokens)
+        )
 
     def num_stored_behind(self, request: Request, hit: PrefixHit) -> int:
-        """Tokens behind the local hit whose chunks have been stored, without a gap."""
-        first = end = hit.num_tokens // self._chunk_tokens
-        keys = self._keys(request, request.num_prompt_tokens // self._chunk_tokens)
-        while end < len(keys) and self._cpu.is_ready(keys[end]):
-            end += 1
-        return end * self._chunk_tokens - hit.num_tokens if end > first else 0
+        """Tokens behind the local hit whose chunks have been stored, as far as all groups can go on from them."""
+        size = self._chunk_tokens
+        for end in range(request.num_prompt_tokens // size * size, hit.num_tokens, -size):
+            needed = [self._keys(request, number, hit.num_tokens, end) for number in range(len(self._groups))]
+            for number in self._windows:
+                num_needed = blocks_for(self._window(number) - 1, size)
+                needed[number] = needed[number][-num_needed:] if num_needed else []
+            if all(map(self._cpu.is_ready, chain.from_iterable(needed))):
+                return end - hit.num_tokens
+        return 0
 
     def load(self, request: Request, hit: PrefixHit, num_external: int) -> None:
-        first = hit.num_tokens // self._chunk_tokens
-        end = (hit.num_tokens + num_external) // self._chunk_tokens
-        keys = self._keys(request, end)[first:]
+        end = hit.num_tokens + num_external
+        keys: dict[Key, int] = {}
+        num_blocks = 0
+        for number, table in enumerate(request.block_tables):
+            first = hit.num_tokens // self._block_size
+            while table[first] == NULL_BLOCK:
+                first += 1
+            num_blocks += len(table) - first
+            first = first * self._block_size // self._chunk_tokens
+            keys |= {
+                key: first + place
+                for place, key in enumerate(self._keys(request, number, first * self._chunk_tokens, end))
+            }
         self.hears_of_table(request)
-        num_blocks = num_external * self._chunk_blocks // self._chunk_tokens
-        self._cpu.use(request.request_id, keys, first)
-        self._num_stored[request] = end
+        self._cpu.use(request.request_id, keys)
+        self._num_stored[request] = blocks_for(end, self._chunk_tokens)
         duration_s = self._offload.load_base_s + self._offload.load_block_s * num_blocks
-        self._loads_asked.append(Job(request, "load", duration_s, num_tokens=num_external, keys=keys))
+        self._loads_asked.append(Job(request, "load", duration_s, num_tokens=num_external, keys=list(keys)))
 
     def preempted(self, request: Request) -> None:
         self._to_flush += [job for job in self._jobs if job.name == "store" and job.request is request]
@@ -111,52 +199,85 @@ class OffloadConnector:
 
     def hears_of_table(self, request: Request) -> None:
         """A request has got blocks for a load; vLLM tells of them all, also of those found here."""
-        self._taken.update(_table(request))
+        self._taken.update(_held(request.block_tables))
 
     def scheduled(self, rows: Sequence[tuple[Request, int]]) -> None:
         """Offer the chunks that are complete after this step, then those of requests that have ended.
 
-        Taken are the new blocks of those who run on, and the whole tables of those who join them.
+        Taken are the new blocks of those who run on, and the whole tables of those who join them. Of what a window has passed, blocks that
+        somebody has taken are not stored any more.
         """
-        for request, _ in rows:
-            self._taken.update(_table(request)[len(self._tables.get(request, [])) :])
-            self._tables[request] = _table(request)
-        taken, self._taken = self._taken, set()
+        taken = self._take_up(rows)
         for job in self._jobs:
-            is_left = job.request.status is RequestStatus.FINISHED
-            if job.name == "store" and is_left and not taken.isdisjoint(job.blocks):
+            if job.name == "store" and not taken.isdisjoint(self._watched(job)):
                 self._to_flush.append(job)
         for request, num_tokens in rows:
             self._offer(request, min(num_tokens, request.num_tokens))
         for request, num_tokens in self._finished:
             offered = self._offer(request, num_tokens)
-            if offered and not taken.isdisjoint(offered.blocks):
+            if offered and not taken.isdisjoint(self._watched(offered)):
                 self._to_flush.append(offered)
         for request, _ in self._finished:
-            self._cpu.ended(request.request_id, self._keys(request, request.num_tokens // self._chunk_tokens))
+            every = [self._keys(request, number, 0, request.num_tokens) for number in range(len(self._groups))]
+            self._cpu.ended(request.request_id, [key for keys in zip(*every, strict=True) for key in keys])
         self._finished = []
+
+    def _take_up(self, rows: Sequence[tuple[Request, int]]) -> set[int]:
+        """Blocks that were taken in this pass, or for a load before it; they are lost to those who held them before."""
+        num_known = {request: len(tables[0]) for request, tables in self._tables.items()}
+        for request, _ in rows:
+            tables = self._tables.setdefault(request, self._no_tables())
+            num_known[request] = len(tables[0])
+            new = [blocks[len(table) :] for table, blocks in zip(tables, request.block_tables, strict=True)]
+            self._taken.update(_held(new))
+            for table, blocks in zip(tables, new, strict=True):
+                table.extend(blocks)
+        taken, self._taken = self._taken, set()
+        for request, tables in self._tables.items():
+            pending = range(self._num_stored.get(request, 0), num_known[request])
+            for table in (tables[number] for number in self._windows):
+                for place in [place for place in pending if table[place] in taken]:
+                    table[place] = NULL_BLOCK
+        return taken
+
+    def _watched(self, job: Job) -> set[int]:
+        """Blocks of a store that may come free before it is over: of windows, and of requests that have ended."""
+        is_left = job.request.status is RequestStatus.FINISHED
+        return {block for number, block in job.blocks if is_left or number in self._windows}
 
     def _offer(self, request: Request, num_tokens: int) -> Job | None:
         """Store what is complete and not there yet, if the CPU has room for all of it."""
         if self._offload.prompt_only:
             num_tokens = min(num_tokens, request.num_prompt_tokens)
         first, end = self._num_stored.get(request, 0), num_tokens // self._chunk_tokens
-        keys = self._keys(request, end)
-        new = self._cpu.offer(request.request_id, keys[first:], first) if end > first else None
+        if end <= first:
+            return None
+        chunks = {
+            key: (first + place, number)
+            for number in range(len(self._groups))
+            for place, key in enumerate(
+                self._keys(request, number, first * self._chunk_tokens, end * self._chunk_tokens)
+            )
+            if NULL_BLOCK not in self._blocks(request, first + place, number)
+            and self._kv.is_retained(request, self._groups[number], first + place)
+        }
+        new = self._cpu.offer(request.request_id, {key: place for key, (place, _) in chunks.items()}) if chunks else []
         if new is None:
             return None
         self._num_stored[request] = end
         if not new:
             return None
-        chunks = [index for index in range(first, end) if keys[index] in new]
-        blocks = [block for index in chunks for block in self._blocks(request, index)]
+        blocks = [(chunks[key][1], block) for key in new for block in self._blocks(request, *chunks[key])]
         duration_s = self._offload.store_base_s + self._offload.store_block_s * len(blocks)
         job = Job(request, "store", duration_s, blocks=blocks, keys=new)
         self._offered.append(job)
         return job
 
-    def _blocks(self, request: Request, chunk: int) -> list[int]:
-        return self._tables[request][chunk * self._chunk_blocks : (chunk + 1) * self._chunk_blocks]
+    def _blocks(self, request: Request, chunk: int, number: int) -> list[int]:
+        return self._tables[request][number][chunk * self._chunk_blocks : (chunk + 1) * self._chunk_blocks]
+
+    def _no_tables(self) -> Tables:
+        return [[] for _ in self._groups]
 
     def begin(self, start_s: float) -> float:
         """Stores that were offered before this pass, and its loads; the batch waits for those whose blocks it takes.
@@ -193,10 +314,15 @@ class OffloadConnector:
                 self._cpu.leave(job.keys)
         return over
 
-    def _keys(self, request: Request, num_chunks: int) -> list[int]:
-        keys = request.block_keys.upto(num_chunks * self._chunk_blocks)
-        return [keys[(index + 1) * self._chunk_blocks - 1] for index in range(num_chunks)]
+    def _keys(self, request: Request, number: int, start: int, end: int) -> Keys:
+        """Of a group's chunks between those tokens; one that is not filled counts if the request knows all of it."""
+        chunks = range(
+            start // self._chunk_tokens,
+            min(blocks_for(end, self._chunk_tokens), request.num_tokens // self._chunk_tokens),
+        )
+        keys = request.block_keys.upto(chunks.stop * self._chunk_blocks)
+        return [(number, keys[(chunk + 1) * self._chunk_blocks - 1]) for chunk in chunks]
 
 
-def _table(request: Request) -> list[int]:
-    return list(request.block_tables[0]) if request.block_tables else []
+def _held(tables: Tables) -> set[int]:
+    return {block for table in tables for block in table if block != NULL_BLOCK}

@@ -25,7 +25,7 @@ class Request:
     returned; `num_output_placeholders` those scheduled and not yet returned (async scheduling only), drafts included;
     `num_samples_in_flight` batches on the device that sample for it, `num_stale_tokens` what was on the device of it when it
     was preempted, whose outputs still arrive; `num_drafts` what the next step may verify; `attempt` counts how often it has
-    begun to compute anew. `others` are the requests for the answers to its prompt beyond the first, and `together` those of
+    begun to compute anew; up to `junction` tokens others have had the same prompt, 0 where it is not known that they part. `others` are the requests for the answers to its prompt beyond the first, and `together` those of
     them that a router takes for one with it.
     """
 
@@ -56,6 +56,7 @@ class Request:
     attempt: int = 0
     num_preemptions: int = 0
     num_cached_tokens: int | None = None
+    junction: int = 0
     first_scheduled_s: float | None = None
     first_token_s: float | None = None
     last_token_s: float | None = None

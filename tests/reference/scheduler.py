@@ -174,6 +174,7 @@ class Scheduler:
         request.status = RequestStatus.FINISHED
         self._finished_since = True
         if self.connector:
+            self.kv.free_passed_windows(request)
             self.connector.aborted(request)
         if not request.is_loading:
             self._give_back(request)
@@ -427,10 +428,10 @@ class Scheduler:
     def _load(self, request: Request, hit: PrefixHit, num_external: int) -> bool:
         """Allocate blocks for what comes from elsewhere, which costs neither budget nor a seat; whether there were any."""
         assert self.connector is not None
-        if not self._passes_gate(request, hit):
+        if not self._passes_gate(request, hit, num_external):
             return False
         reserve = self._watermark + self._num_reserved_blocks()
-        if self.kv.allocate_slots(request, num_external, hit=hit, reserve=reserve, is_loaded=True) is None:
+        if self.kv.allocate_slots(request, 0, hit=hit, num_external=num_external, reserve=reserve) is None:
             return False
         request.is_loading = True
         self._prefills(request)
@@ -442,13 +443,10 @@ class Scheduler:
 
     def _num_reserved_blocks(self) -> int:
         """What unfinished prefills will still ask for, of which one is a load until its request has run to the prompt's end."""
-        spec, size = self._spec, self._config.block_size
+        spec, config = self._spec, self._config
         ahead = 1 + spec.k + spec.lookahead if spec else 0
-        needed = sum(
-            max(0, blocks_for(request.num_tokens + ahead, size) - max(map(len, request.block_tables), default=0))
-            for request in self._unfinished_prefills
-        )
-        return needed + blocks_for(ahead, size)
+        needed = sum(self.kv.num_still_to_take(request, ahead) for request in self._unfinished_prefills)
+        return needed + blocks_for(ahead, config.block_size) * len(config.kv_groups)
 
     def _prefills(self, request: Request) -> None:
         if request not in self._unfinished_prefills:
@@ -458,9 +456,9 @@ class Scheduler:
         if request in self._unfinished_prefills:
             self._unfinished_prefills.remove(request)
 
-    def _passes_gate(self, request: Request, hit: PrefixHit) -> bool:
+    def _passes_gate(self, request: Request, hit: PrefixHit, num_external: int) -> bool:
         return not self._config.engine.scheduler_reserve_full_isl or self.kv.can_admit(
-            request, hit, reserve=self._watermark
+            request, hit, reserve=self._watermark, num_external=num_external
         )
 
     @property
@@ -477,10 +475,10 @@ class Scheduler:
             passes_over = self._config.engine.rules.passes_over_short_chunks
             return Outcome.PASSED_OVER if passes_over else Outcome.STOPS
         num_padded = self._num_padded(wanted, computed, this)
-        if num_tokens + num_padded > this.budget or not self._passes_gate(request, hit):
+        if num_tokens + num_padded > this.budget or not self._passes_gate(request, hit, num_external):
             return Outcome.STOPS
         num_new_blocks = self.kv.allocate_slots(
-            request, num_external + num_tokens + num_padded, hit=hit, reserve=self._watermark
+            request, num_tokens + num_padded, hit=hit, num_external=num_external, reserve=self._watermark
         )
         if num_new_blocks is None:
             return Outcome.STOPS
@@ -614,8 +612,13 @@ class Scheduler:
                 self.running.remove(request)
             request.status = RequestStatus.FINISHED
             self._finished_since = True
-            if not (self.connector and self.connector.finished(request)):
+            if not (self.connector and self._is_held_by(self.connector, request)):
                 self._give_back(request)
+
+    def _is_held_by(self, connector: Connector, request: Request) -> bool:
+        """A connector gets no blocks that windows have passed."""
+        self.kv.free_passed_windows(request)
+        return connector.finished(request)
 
     def _give_back(self, request: Request) -> None:
         """Its blocks come free once no batch in flight may write to them."""

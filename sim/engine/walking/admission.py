@@ -145,6 +145,8 @@ class Admission:
             num_external = connector.find(progress, num_hit_tokens)
             if num_external < 0:
                 return Outcome.PASSED_OVER
+            if num_external:
+                hit = self._slots.behind_load(hit, num_external)
             if num_external and not connector.loads_in_step(progress):
                 return Outcome.LOADS if self._load(progress, hit, num_external) else Outcome.STOPS
         outcome = self._admit(progress, hit, num_external, batch)
@@ -195,17 +197,14 @@ class Admission:
 
     def _num_reserved_blocks(self) -> int:
         """What unfinished prefills will still ask for, of which one is a load until its request has run to the prompt's end."""
-        needed = -(-self._num_reserved_ahead // self._block_size)
+        ahead = self._num_reserved_ahead
+        needed = -(-ahead // self._block_size) * self._slots.num_groups
         for progress in self._state.running:
             if progress.is_prefilling:
-                needed += self._num_still_to_take(progress)
+                needed += self._slots.num_still_to_take(progress, ahead)
         for progress in self._state.to_prefill:
-            needed += self._num_still_to_take(progress)
+            needed += self._slots.num_still_to_take(progress, ahead)
         return needed
-
-    def _num_still_to_take(self, progress: Progress) -> int:
-        num_tokens = progress.num_tokens + self._num_reserved_ahead
-        return max(0, -(-num_tokens // self._block_size) - progress.num_blocks)
 
     # -- to run ----------------------------------------------------------------------------------------------------
 

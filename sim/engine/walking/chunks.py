@@ -14,6 +14,7 @@ class Chunks:
     """Of one request: the keys of its chunks as far as they are known, how many leading ones have been dealt with, which the
     CPU was offered or has loaded from, what it did with each, its transfers under way, when a store has answered, the copies it
     took for a load of which the tier does not know yet, those it held as it ended, and whether it has been scheduled since it was last looked up.
+    `left` are the copies of blocks that are yet to be stored, by block and group; `num_known` blocks it held after the last pass.
     """
 
     def __init__(self) -> None:
@@ -24,6 +25,8 @@ class Chunks:
         self.answer_s = -1.0
         self.taken: Ints = NOTHING
         self.copies: Ints = NOTHING
+        self.left: dict[int, int] = {}
+        self.num_known = 0
         self.has_joined = False
 
 
@@ -49,18 +52,23 @@ class CpuCache:
         """Whether a chunk that is there has come."""
         return self._chunks[key].is_ready
 
+    def has_stored(self, key: int) -> bool:
+        """Whether a chunk is there, and has come."""
+        chunk = self._chunks.get(key)
+        return chunk is not None and chunk.is_ready
+
     def is_loading(self, key: int) -> bool:
         """Whether somebody loads a chunk that is there."""
         return self._chunks[key].num_users > 0
 
-    def offer(self, keys: Sequence[int], first: int, access: Access) -> list[int] | None:
+    def offer(self, keys: Sequence[int], places: Sequence[int], access: Access) -> list[int] | None:
         """Make room for those that are not there, which are returned; None where there is none to be made.
 
-        `first` is the place of the first of them among the request's chunks. What it has done with them until then is noted in
+        `places` are theirs in the prompt. What the request has done with them until then is noted in
         `access`, also where there is no room.
         """
         new = [key for key in keys if key not in self._chunks]
-        self._note(keys, first, new, access)
+        self._note(keys, places, new, access)
         num_to_evict = len(new) + len(self._chunks) - self._room
         if num_to_evict > 0:
             evicted = self._policy.evict(num_to_evict, self._chunks, set(keys))
@@ -68,16 +76,16 @@ class CpuCache:
                 return None
             for key in evicted:
                 del self._chunks[key]
-        for place, key in enumerate(keys, first):
+        for place, key in zip(places, keys, strict=True):
             if key not in self._chunks:
                 self._chunks[key] = Chunk()
                 self._policy.insert(key, place, access)
                 access.uses[key] |= INSERTED
         return new
 
-    def _note(self, keys: Sequence[int], first: int, new: Sequence[int], access: Access) -> None:
+    def _note(self, keys: Sequence[int], places: Sequence[int], new: Sequence[int], access: Access) -> None:
         uses = access.uses
-        for place, key in enumerate(keys, first):
+        for place, key in zip(places, keys, strict=True):
             if key not in uses and (key not in self._chunks or self._chunks[key].is_ready):
                 self._policy.seen(key, place, access)
         for key in reversed(new):
@@ -93,10 +101,10 @@ class CpuCache:
         for key in keys:
             self._chunks[key].is_ready = True
 
-    def use(self, keys: Sequence[int], first: int, access: Access) -> None:
+    def use(self, keys: Sequence[int], places: Sequence[int], access: Access) -> None:
         """A load begins to use them."""
         uses = access.uses
-        for place, key in enumerate(keys, first):
+        for place, key in zip(places, keys, strict=True):
             self._chunks[key].num_users += 1
             if key not in uses:
                 self._policy.seen(key, place, access)
@@ -107,10 +115,10 @@ class CpuCache:
         for key in keys:
             self._chunks[key].num_users -= 1
 
-    def ended(self, chunks: Chunks) -> None:
-        """A request has ended, and all that it had to offer has been offered."""
-        uses = chunks.access.uses
-        self._policy.ended([key for key in chunks.keys if key in uses], uses)
+    def ended(self, keys: Sequence[int], access: Access) -> None:
+        """A request with these chunks has ended, and all that it had to offer has been offered."""
+        uses = access.uses
+        self._policy.ended([key for key in keys if key in uses], uses)
 
 
 def _reused(use: int) -> int:

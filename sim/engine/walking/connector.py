@@ -127,6 +127,9 @@ class Connector:
         """The worker begins a batch, maybe an empty one, and all that has been asked for; when the batch really begins."""
         raise NotImplementedError
 
+    def ending(self, progress: Progress) -> None:
+        """A request ends, or is dropped, and is about to give back what windows have passed."""
+
     def finished(self, progress: Progress, now_s: float) -> bool:
         """A request has ended; whether it holds its blocks until they have been sent."""
         raise NotImplementedError

@@ -71,7 +71,8 @@ class WalkingCore(LockStepCore):
         self._connector = _connector(config, modes)
         assert self._connector is None or modes.idle_sleep_s > 0, "an engine with KV transfers polls"
         assert self._connector is None or modes.swap_space is None, "KV comes from elsewhere or is swapped"
-        counts = log is None and (self.counts_windows or not config.has_windows)
+        counts_windows = self.counts_windows and not config.keeps_windows_sparsely
+        counts = log is None and (counts_windows or not config.has_windows)
         self._scheduler = Scheduler(config, modes, self._connector, num_keys, counts=counts)
         self.state = self._scheduler.state
         self._rotation = self.state.rotation
@@ -552,7 +553,7 @@ def _connector(config: SchedulerConfig, modes: Modes) -> Connector | None:
     caches = config.engine.enable_prefix_caching
     offload = None
     if modes.offload is not None:
-        offload = Offload(modes.offload, config.block_size, caches_prefixes=caches, rules=config.engine.rules)
+        offload = Offload(modes.offload, config)
     if modes.kv_transfer is None:
         return offload
     assert modes.peer is not None, "KV is transferred from and to a peer"

@@ -89,6 +89,9 @@ class MultiConnector(Connector):
     def close_pass(self) -> None:
         self._offload.close_pass()
 
+    def ending(self, progress: Progress) -> None:
+        self._offload.ending(progress)
+
     def finished(self, progress: Progress, now_s: float) -> bool:
         self._offload.finished(progress, now_s)
         return self._remote.finished(progress, now_s)

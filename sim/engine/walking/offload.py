@@ -1,8 +1,7 @@
 """KV kept on the CPU as well: write-through stores, loads of a prefix, and a queue of the worker for either.
 
 Mirrors vLLM's OffloadingConnector (v1/kv_offload, distributed/kv_transfer/kv_connector/v1/offloading, 0.32
-and 0.33) as recorded. A chunk is some blocks in a row, known by the content up to its end. Deliberate differences: one group of full
-attention; loads never come within the step that asks for them; of blocks that are taken twice while they are stored it is known but
+and 0.33) as recorded. A chunk is some blocks of a KV group in a row, one where there are several groups, known by the content up to its end. Deliberate differences: loads never come within the step that asks for them; of blocks that are taken twice while they are stored it is known but
 once, which only a log's count of stores waited for tells; before 0.24, nobody waits for blocks that several MTP modules leave unfinished.
 """
 
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from sim.engine.config import SchedulerConfig
 from sim.engine.records import Ints, OffloadRecords
 from sim.engine.request import Request
 from sim.engine.walking.chunk_keys import chunk_keys
@@ -20,18 +20,27 @@ from sim.engine.walking.eviction import eviction_policy
 from sim.engine.walking.loads import Loads
 from sim.engine.walking.progress import Progress
 from sim.engine.walking.slots import Slots
+from sim.engine.walking.tier_lookup import TierLookup
 from sim.specs.kv_transfer import OffloadConfig
-from sim.specs.rules import SchedulingRules
+
+LOST = -1
+"""A block that somebody else has taken before it was stored."""
 
 
 class Job(Transfer):
-    """A load or a store of the chunks with these keys. A store reads `blocks` of its request, of which those from `end_block` on are known to be taken."""
+    """A load or a store of the chunks with these keys.
+
+    A store reads `blocks` of its request, of which those from `end_block` on are known to be taken; of several groups it knows the copies: those that
+    their request may give back while it runs, and all.
+    """
 
     def __init__(self, progress: Progress, kind: str, num_tokens: int, num_blocks: int, keys: list[int]) -> None:
         super().__init__(progress, kind, num_tokens, num_blocks)
         self.keys = keys
         self.blocks = NOTHING
         self.end_block = 0
+        self.passing_copies = NOTHING
+        self.copies = NOTHING
         self.is_waited_for = False
 
 
@@ -53,9 +62,13 @@ class Worker:
 class Offload(Connector):
     """Stores are offered at the end of a pass and begin with the next one's batch (`_due`), loads with their own."""
 
-    def __init__(
-        self, config: OffloadConfig, block_size: int, *, caches_prefixes: bool, rules: SchedulingRules
-    ) -> None:
+    def __init__(self, config: OffloadConfig, scheduler: SchedulerConfig) -> None:
+        block_size, rules = scheduler.block_size, scheduler.engine.rules
+        caches_prefixes = scheduler.engine.enable_prefix_caching
+        self._windows = [group.window for group in scheduler.kv_groups]
+        self._num_groups = len(self._windows)
+        self._knows_copies = self._num_groups > 1 or scheduler.has_windows
+        assert not self._knows_copies or (caches_prefixes and config.blocks_per_chunk == 1), "each block is known"
         self.reports_at_start = config.reports_at_start
         self._prompt_only = config.offload_prompt_only
         self._chunk_blocks = config.blocks_per_chunk
@@ -68,9 +81,13 @@ class Offload(Connector):
         by_request = rules.ranks_chunks_by_request
         policy = eviction_policy(config.eviction_policy, config.cpu_chunks, ranks_by_request=by_request)
         self._cpu = CpuCache(config.cpu_chunks, policy)
+        self._lookup = TierLookup(self._cpu, scheduler.kv_groups, self._chunk_tokens, caches_prefixes=caches_prefixes)
         self._loads = Worker(config.load_base_s, config.load_block_s)
         self._stores = Worker(config.store_base_s, config.store_block_s)
         self._taken: list[Ints] = []
+        self._rows: list[tuple[Progress, int]] = []
+        self._with_left: dict[Progress, None] = {}
+        self._lost: set[int] = set()
         self._finished: list[tuple[Progress, int]] = []
         self._offered: list[Job] = []
         self._due: list[Job] = []
@@ -97,7 +114,9 @@ class Offload(Connector):
         """Not while blocks that a pass takes may be those of a store which it then has to wait for."""
         if self._finished or self.next_end_s == 0.0:
             return False
-        return not any(job.kind == "store" and job.progress.is_finished for job in self._under_way)
+        return not any(
+            job.kind == "store" and (job.progress.is_finished or len(job.passing_copies)) for job in self._under_way
+        )
 
     def has_stored(self, progress: Progress) -> bool:
         return self._prompt_only and progress.chunks.num_stored >= progress.num_prompt // self._chunk_tokens
@@ -115,52 +134,50 @@ class Offload(Connector):
     def find(self, progress: Progress, num_hit_tokens: int) -> int:
         """The prefix behind the local hit that is on the CPU, in whole chunks."""
         chunks = progress.chunks
-        chunks.has_joined = False
+        chunks.has_joined, chunks.num_known = False, 0
+        self._forget_left(progress)
         if self._offers_anew:
             chunks.num_stored = 0
         if chunks.num_jobs:
             return -1
-        first, end = num_hit_tokens // self._chunk_tokens, progress.num_tokens // self._chunk_tokens
-        if end * self._chunk_tokens - num_hit_tokens < self._chunk_tokens:
-            return 0
-        keys = chunk_keys(progress, end, self._chunk_blocks)
-        last = first
-        while last < end and self._cpu.holds(keys[last]):
-            last += 1
-        if not all(self._cpu.is_ready(key) for key in keys[first:last]):
-            return -1
-        num_tokens = last * self._chunk_tokens - num_hit_tokens
-        if num_tokens < self._chunk_tokens:
-            return 0
-        if self._caches_prefixes and any(self._cpu.is_loading(key) for key in keys[first:last]):
-            return -1
-        return num_tokens
+        end = progress.num_tokens // self._chunk_tokens
+        keys = self._keys(chunk_keys(progress, end, self._chunk_blocks))
+        return self._lookup.num_found(keys, num_hit_tokens, progress.num_tokens)
 
     def num_blocks_behind(self, request: Request, num_hit_blocks: int) -> int:
         """Those that have been stored, in whole chunks."""
         keyed, count = request.keyed, self._chunk_blocks
         if keyed is None:
             return 0
-        last = first = num_hit_blocks // count
-        while last < request.num_shared_blocks // count:
-            key = keyed.key((last + 1) * count - 1)
-            if not (self._cpu.holds(key) and self._cpu.is_ready(key)):
-                break
-            last += 1
-        return last * count - num_hit_blocks if last > first else 0
+        first, last = num_hit_blocks // count, request.num_shared_blocks // count
+        keys = self._keys([keyed.key((chunk + 1) * count - 1) for chunk in range(last)])
+        num_chunks = self._lookup.num_stored(keys, first, last)
+        return (first + num_chunks) * count - num_hit_blocks if num_chunks else 0
+
+    def _keys(self, keys: list[int]) -> list[list[int]]:
+        """By group."""
+        count = self._num_groups
+        return [keys] if count == 1 else [[key * count + group for key in keys] for group in range(count)]
 
     def loads_in_step(self, progress: Progress) -> bool:  # noqa: ARG002 - a connector's interface
         return False
 
     def load(self, progress: Progress, num_hit_tokens: int, num_tokens: int) -> None:
-        first = num_hit_tokens // self._chunk_tokens
-        end = (num_hit_tokens + num_tokens) // self._chunk_tokens
-        keys = chunk_keys(progress, end, self._chunk_blocks)[first:end]
-        self._cpu.use(keys, first, progress.chunks.access)
-        progress.chunks.num_stored = end
+        first, end = num_hit_tokens // self._chunk_tokens, num_hit_tokens + num_tokens
+        last = -(-end // self._chunk_tokens)
+        keys: list[int] = []
+        places: list[int] = []
+        for group, of_group in enumerate(self._keys(chunk_keys(progress, last, self._chunk_blocks))):
+            window = self._windows[group]
+            start = first if window is None else max(first, (end - window + 1) // self._chunk_tokens)
+            keys += of_group[start:last]
+            places += range(start, last)
+        self._cpu.use(keys, places, progress.chunks.access)
+        progress.chunks.num_stored = last
         progress.chunks.num_jobs += 1
-        self._moved.add(progress, num_tokens)
-        self._asked.append(Job(progress, "load", num_tokens, num_tokens // self._block_size, keys))
+        num_blocks = len(keys) * self._chunk_blocks - num_hit_tokens // self._block_size % self._chunk_blocks
+        self._moved.add(progress, num_tokens, num_blocks)
+        self._asked.append(Job(progress, "load", num_tokens, num_blocks, keys))
 
     # -- stores ----------------------------------------------------------------------------------------------------
 
@@ -168,6 +185,12 @@ class Offload(Connector):
         for job in (*self._under_way, *self._due):
             if job.kind == "store" and job.progress is progress:
                 job.is_waited_for = True
+
+    def ending(self, progress: Progress) -> None:
+        if self._knows_copies:
+            num_tokens = progress.num_prompt if self._prompt_only else progress.num_tokens
+            self._find_copies(progress, progress.chunks.num_stored, num_tokens // self._chunk_tokens)
+            self._with_left[progress] = None
 
     def finished(self, progress: Progress, now_s: float) -> bool:  # noqa: ARG002 - a connector's interface
         """Blocks come free at once; who takes them waits for their stores."""
@@ -179,7 +202,8 @@ class Offload(Connector):
         self._ends(progress, progress.num_computed)
 
     def _ends(self, progress: Progress, num_tokens: int) -> None:
-        progress.chunks.copies = self._copies(progress)
+        if not self._knows_copies:
+            progress.chunks.copies = self._copies(progress)
         self._finished.append((progress, num_tokens))
 
     def lose_all(self) -> list[Transfer]:
@@ -200,8 +224,8 @@ class Offload(Connector):
             progress.chunks.taken = self.slots.kv.drain_handed_out()
 
     def _copies(self, progress: Progress) -> Ints:
-        keyed = progress.request.keyed
-        return keyed.held[0].serials() if self._caches_prefixes and keyed is not None else NOTHING
+        request = progress.request
+        return self.slots.kv.copies(request) if self._caches_prefixes and request.keyed is not None else NOTHING
 
     def computes(self, progress: Progress, num_tokens: int) -> None:
         chunks = progress.chunks
@@ -209,20 +233,43 @@ class Offload(Connector):
             chunks.has_joined = True
             self._taken += [self._copies(progress), chunks.taken]
             chunks.taken = NOTHING
-        self._offer(progress, min(num_tokens, progress.num_tokens))
+        self._rows.append((progress, min(num_tokens, progress.num_tokens)))
 
     def close_pass(self) -> None:
-        """Let the batch wait for stores whose blocks the pass has taken; offer what is complete of requests that have ended."""
+        """Let the batch wait for stores whose blocks the pass has taken; offer what is complete, also of requests that have ended."""
         self.note_taken()
         taken, self._taken = np.concatenate([NOTHING, *self._taken]), []
-        for progress, num_tokens in self._finished:
+        if self._knows_copies and len(taken):
+            self._lost = set(taken.tolist())
+            self._note_lost(taken)
+        for progress, num_tokens in (*self._rows, *self._finished):
             self._offer(progress, num_tokens)
+        for progress, _ in self._rows:
+            progress.chunks.num_known = progress.num_blocks
+        self._rows, self._lost = [], set()
         for job in (*self._under_way, *self._due, *self._offered):
             if job.kind == "store" and job.progress.is_finished:
                 self._wait_for_lost_blocks(job, taken)
         for progress, _ in self._finished:
-            self._cpu.ended(progress.chunks)
+            keys = self._keys(progress.chunks.keys)
+            self._cpu.ended([key for of_chunk in zip(*keys, strict=True) for key in of_chunk], progress.chunks.access)
+            self._forget_left(progress)
         self._finished = []
+
+    def _note_lost(self, taken: Ints) -> None:
+        """Who has yet to store a block that a window has passed and somebody has taken loses it; a store under way is waited for."""
+        for progress in self._with_left:
+            left = progress.chunks.left
+            for place, copy in left.items():
+                if copy in self._lost and self._passes(copy):
+                    left[place] = LOST
+        for job in (*self._under_way, *self._due):
+            if len(job.passing_copies) and np.isin(job.passing_copies, taken).any():
+                job.is_waited_for = True
+
+    def _forget_left(self, progress: Progress) -> None:
+        progress.chunks.left = {}
+        self._with_left.pop(progress, None)
 
     def _offer(self, progress: Progress, num_tokens: int) -> None:
         """Store what is complete and not there yet, if the CPU has room for all of it."""
@@ -232,8 +279,11 @@ class Offload(Connector):
         first, end = chunks.num_stored, num_tokens // self._chunk_tokens
         if end <= first:
             return
+        if self._knows_copies:
+            self._offer_groups(progress, first, end)
+            return
         keys = chunk_keys(progress, end, self._chunk_blocks)[first:end]
-        new = self._cpu.offer(keys, first, chunks.access)
+        new = self._cpu.offer(keys, range(first, end), chunks.access)
         if new is None:
             return
         chunks.num_stored = end
@@ -248,12 +298,63 @@ class Offload(Connector):
             for block in range(self._chunk_blocks)
         ]
         job.blocks, job.end_block = np.array(blocks), blocks[-1] + 1
-        chunks.num_jobs += 1
+        self._store(job)
+
+    def _store(self, job: Job) -> None:
+        job.progress.chunks.num_jobs += 1
         self._moved.num_stored_blocks += job.num_blocks
         self._offered.append(job)
 
+    def _offer_groups(self, progress: Progress, first: int, end: int) -> None:
+        """The same of several groups, of whose blocks those that are to stay and that the request has are stored."""
+        kv, chunks, count = self.slots.kv, progress.chunks, self._num_groups
+        keys: list[int] = []
+        places: list[int] = []
+        copies: dict[int, int] = {}
+        self._find_copies(progress, first, end)
+        for group, of_group in enumerate(self._keys(chunk_keys(progress, end, 1))):
+            for start, stop in kv.ranges_kept(progress.request, group, first, end):
+                for block in range(start, stop):
+                    copy = chunks.left.get(block * count + group, LOST)
+                    if copy >= 0:
+                        keys.append(of_group[block])
+                        places.append(block)
+                        copies[of_group[block]] = copy
+        new = self._cpu.offer(keys, places, chunks.access) if keys else []
+        if new is None:
+            self._with_left[progress] = None
+            return
+        chunks.num_stored = end
+        self._forget_left(progress)
+        if new:
+            job = Job(progress, "store", 0, len(new), new)
+            job.copies = np.array([copies[key] for key in new])
+            job.passing_copies = job.copies[np.array([self._passes(copies[key]) for key in new])]
+            self._store(job)
+
+    def _find_copies(self, progress: Progress, first: int, end: int) -> None:
+        """Note what a request holds of so many of its blocks."""
+        kv, left, count = self.slots.kv, progress.chunks.left, self._num_groups
+        for group in range(count):
+            for start, stop in kv.ranges_kept(progress.request, group, first, end):
+                for block in range(start, stop):
+                    place = block * count + group
+                    copy = kv.copy_of(progress.request, group, block) if place not in left else -1
+                    if copy < 0:
+                        continue
+                    is_lost = block < progress.chunks.num_known and copy in self._lost and self._passes(copy)
+                    left[place] = LOST if is_lost else copy
+
+    def _passes(self, copy: int) -> bool:
+        """Whether a window may pass a block while its request runs."""
+        return self._windows[copy % self._num_groups] is not None
+
     def _wait_for_lost_blocks(self, job: Job, taken: Ints) -> None:
         """Have the batch wait for a store of a request that has ended if the pass has taken some of its blocks."""
+        if self._knows_copies:
+            if np.isin(job.copies, taken).any():
+                job.is_waited_for = True
+            return
         progress, copies = job.progress, job.progress.chunks.copies
         if np.isin(copies[job.blocks[job.blocks < len(copies)]], taken).any():
             job.is_waited_for = True
@@ -298,7 +399,7 @@ class Offload(Connector):
 
     def records(self) -> OffloadRecords:
         """What has been asked for."""
-        return self._moved.records(self._block_size, self._block_bytes)
+        return self._moved.records(self._block_bytes)
 
     def reported(self, until_s: float) -> list[Transfer]:
         over = [job for job in self._under_way if job.end_s <= until_s]

@@ -114,6 +114,9 @@ class Outputs:
     def _finish(self, progress: Progress, now_s: float) -> None:
         connector = self._state.connector
         self.leave(progress)
+        if connector is not None:
+            connector.ending(progress)
+            self._slots.free_passed_windows(progress)
         if connector is None or not connector.finished(progress, now_s):
             self.free(progress)
 

@@ -164,7 +164,7 @@ class Rotation:
         kv, num_in_flight, progress = self._kv, self._num_in_flight, row.progress
         if row.num_tokens > 1 or progress.num_in_flight != num_in_flight or kv.may_pass_keys(progress.request):
             return False
-        return not kv.passes_blocks(progress.request, progress.num_computed - num_in_flight)
+        return kv.has_passed_all(progress.request, progress.num_computed - num_in_flight)
 
     def _enter(self, progress: Progress, call: int) -> None:
         request = progress.request

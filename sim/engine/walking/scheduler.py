@@ -215,6 +215,8 @@ class Scheduler:
         """A request leaves at once, wherever it stands; tokens in flight for it are dropped, and what is loaded still comes."""
         progress = self.state.progress[request]
         if self._connector is not None:
+            self._connector.ending(progress)
+            self.state.slots.free_passed_windows(progress)
             self._connector.aborted(progress)
         self._outputs.leave(progress)
         if not progress.is_loading:

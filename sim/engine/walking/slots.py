@@ -15,7 +15,8 @@ class Slots:
 
     def __init__(self, config: SchedulerConfig, speculation: Speculation | None, num_keys: int) -> None:
         hash_lookahead = speculation.num_hash_lookahead_tokens if speculation else 0
-        self.kv = KVCacheManager(config, num_keys, hash_lookahead)
+        self._num_dropped = int(speculation.drops_last_hit) if speculation else 0
+        self.kv = KVCacheManager(config, num_keys, hash_lookahead, self._num_dropped)
         self.pool = self.kv.pool
         self._block_size = config.block_size
         self.num_groups = self.kv.num_groups
@@ -23,14 +24,27 @@ class Slots:
         self._max_model_len = config.max_model_len
         self._lookahead = speculation.num_lookahead_tokens if speculation else 0
         self._caches_prefixes = config.engine.enable_prefix_caching
-        self._num_dropped = int(speculation.drops_last_hit) if speculation else 0
+        self._keeps_sparsely = config.keeps_windows_sparsely
         self._num_never_kept = speculation.num_tokens_not_kept if speculation else 0
         self._num_unhashed = max(self._num_never_kept, hash_lookahead)
         self.lowest_blank = self.pool.num_blank
 
     def find_prefix(self, progress: Progress) -> PrefixHit:
         """The longest cached prefix of a waiting request that can be used."""
-        return self.kv.find_prefix(progress.request, self._num_dropped) if self._caches_prefixes else NO_HIT
+        if not self._caches_prefixes:
+            return NO_HIT
+        hit = self.kv.find_prefix(progress.request, self._num_dropped)
+        if self._keeps_sparsely:
+            progress.request.junction = hit.num_alone * self._block_size if hit.num_alone > hit.num_blocks else 0
+        return hit
+
+    def behind_load(self, hit: PrefixHit, num_external: int) -> PrefixHit:
+        """What a request needs of a hit where so many tokens come from elsewhere."""
+        return self.kv.behind_load(hit, num_external)
+
+    def num_still_to_take(self, progress: Progress, num_ahead: int) -> int:
+        """What one that has begun will ask for until all that is known of it, and so many tokens behind it."""
+        return self.kv.num_still_to_take(progress.num_tokens + num_ahead, progress.num_blocks)
 
     def can_admit(self, progress: Progress, hit: PrefixHit, reserve: int) -> bool:
         """The admission gate: whether everything known of the request fits now, `reserve` blocks left over."""
@@ -42,8 +56,7 @@ class Slots:
 
     def grow(self, progress: Progress, num_tokens: int) -> int:
         """Blocks for the next tokens of one that holds some; how many are new, or -1 where they do not fit."""
-        if self._has_windows:
-            self.kv.free_passed_windows(progress.request, progress.num_computed - progress.num_in_flight)
+        self.free_passed_windows(progress)
         end = progress.num_computed + num_tokens
         num_new = 0
         if end + self._lookahead > progress.num_slots:
@@ -117,10 +130,15 @@ class Slots:
         full = hashed // self._block_size
         if full > progress.num_full:
             shared = progress.request.num_shared_blocks
-            if progress.num_full < shared:
+            if progress.num_full < shared or self._keeps_sparsely:
                 self.kv.keep_shared_blocks(progress.request, full * self._block_size)
             progress.num_full = full
             progress.next_full = (full + 1) * self._block_size
+
+    def free_passed_windows(self, progress: Progress) -> None:
+        """Give back what lies wholly before the windows of the next token that is processed."""
+        if self._has_windows and progress.num_blocks:
+            self.kv.free_passed_windows(progress.request, progress.num_computed - progress.num_in_flight)
 
     def free(self, progress: Progress) -> None:
         """Give back all that a request holds."""

@@ -116,7 +116,7 @@ class Stored(Connector):
         keys = chunks.keys[first:end]
         self._store.keep(keys)
         self._asked.append(Moved(progress, "load", num_tokens, keys))
-        self._moved.add(progress, num_tokens)
+        self._moved.add(progress, num_tokens, num_tokens // self._block_size)
 
     def preempted(self, progress: Progress) -> None:
         """It will ask again."""
@@ -163,4 +163,4 @@ class Stored(Connector):
 
     def records(self) -> OffloadRecords:
         """What has been asked for."""
-        return self._moved.records(self._block_size, self._store.block_bytes)
+        return self._moved.records(self._store.block_bytes)
