@@ -30,7 +30,7 @@ SCENARIO = "pool_128x48K_256q_64out_16pods"
 DOCUMENTS = "measured/llmd_p2p_docqa_and_agentic.csv"
 CONVERSATIONS = "workloads/guide_p2p-kv-cache-sharing_1.yaml.in"
 HOST_GIB = 88
-VLLM_VERSION = "0.29.0"  # the newest whose windows stay cached everywhere, as the median latency at 6 requests/s tells
+VLLM_VERSION = "0.29.0"  # the newest whose windows stay cached everywhere, as all did in July 2026
 NUM_REPLICAS, NUM_PREFIXES = 16, 128
 NUM_REPLICAS_OF_DOCUMENTS = 14
 PREFIX_TOKENS, QUESTION_TOKENS, OUTPUT_TOKENS = 48 * 1024, 256, 64
@@ -120,8 +120,16 @@ def documents(folder: Path, card_gb_s: float) -> Iterator[str]:
 def _ran(trace: Trace | Path, fleet: Mapping[str, Any]) -> sim.Result:
     """By the client's clock."""
     engine = replace(ENGINE, kv_offloading_size=HOST_GIB)
-    how = {"fleet": fleet, "vllm_version": VLLM_VERSION, "clock": "client"}
-    return sim.simulate("gpt-oss-120b", "h200-sxm", trace, engine=engine, **how, intervals=False)
+    return sim.simulate(
+        "gpt-oss-120b",
+        "h200-sxm",
+        trace,
+        engine=engine,
+        fleet=fleet,
+        vllm_version=VLLM_VERSION,
+        clock="client",
+        intervals=False,
+    )
 
 
 def pool_trace(rates: Sequence[float], seed: int = 0) -> Trace:

@@ -76,5 +76,5 @@ def test_versions_differ(version: str, interval: int | str) -> None:
 @pytest.mark.parametrize("interval", [-1, 1.5, "all", True])
 def test_intervals_are_tokens(interval: object) -> None:
     """Or None, as vLLM's command line spells it."""
-    with pytest.raises(ConfigError, match="^prefix_cache_retention_interval must be an integer of at least 0"):
+    with pytest.raises(ConfigError, match=r"^prefix_cache_retention_interval must be an integer of at least 0"):
         EngineConfig(prefix_cache_retention_interval=interval)  # type: ignore[arg-type]
