@@ -9,6 +9,9 @@ from sim.errors import ConfigError
 from sim.memory.transfers import transfer_parameters
 from sim.specs.engine import EngineConfig
 from sim.specs.hardware import load_gpu
+from sim.specs.speculative_config import SpeculativeConfig
+
+NGRAM = SpeculativeConfig.parse({"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 3})
 
 
 def test_a_size_is_that_of_all_gpus() -> None:
