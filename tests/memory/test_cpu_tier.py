@@ -54,7 +54,7 @@ def test_of_windows_a_chunk_is_a_block_of_one_group() -> None:
     [
         (EngineConfig(enable_prefix_caching=False), "enable_prefix_caching off"),
         (
-            EngineConfig(speculative_config={"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 3}),
+            EngineConfig(speculative_config=NGRAM),
             "speculative_config",
         ),
     ],
