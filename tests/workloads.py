@@ -230,6 +230,7 @@ OFF: dict[str, Any] = {
     "long_prefill_token_threshold_adaptive": False,
     "max_num_active_seqs": None,
     "max_num_scheduled_tokens": None,
+    "prefix_cache_retention_interval": DENSELY,
 }
 """What options that a version does not have amount to."""
 

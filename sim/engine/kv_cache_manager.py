@@ -125,6 +125,7 @@ class KVCacheManager:
         self._retention: Retention | None = None
         self.keeps_sparsely = [False] * len(config.kv_groups)
         if config.keeps_windows_sparsely:
+            assert config.engine.rules.unhashed_blocks_first, "what does not stay comes to the front of the free list"
             self._retention = Retention(config, config.retention_interval or 0, num_dropped)
             self.keeps_sparsely = [group.is_kept_sparsely and group.window is not None for group in config.kv_groups]
         self._num_behind_hit = max(1, hash_lookahead)
