@@ -7,7 +7,7 @@ in cpu_cache.py. A chunk is some blocks of a group in a row, known by the conten
 from collections.abc import Sequence
 from itertools import chain
 
-from sim.engine.config import KVGroup, SchedulerConfig
+from sim.engine.config import SchedulerConfig
 from tests.reference.blocks import NULL_BLOCK
 from tests.reference.connector import Event, Job, over_by
 from tests.reference.cpu_cache import CpuCache, Key, Keys
@@ -81,7 +81,7 @@ class OffloadConnector:
         end = hit.num_tokens + num_tokens
         needed = [self._keys(request, number, hit.num_tokens, end) for number in range(len(self._groups))]
         for number in self._windows:
-            needed[number] = needed[number][-self._window_chunks(self._groups[number], end) :]
+            needed[number] = needed[number][-self._window_chunks(number) :]
         return None if self._caches_prefixes and not loading.isdisjoint(chain.from_iterable(needed)) else num_tokens
 
     def _num_found(self, request: Request, num_local: int) -> int | None:
@@ -102,7 +102,7 @@ class OffloadConnector:
                 if end - num_local < self._chunk_tokens:
                     return 0
                 keys = self._keys(request, number, num_local, end)
-                count = self._last_window(keys, number, end) if number in windows else self._prefix(keys)
+                count = self._last_window(keys, number) if number in windows else self._prefix(keys)
                 if count == 0:
                     return 0
                 if count is None:
@@ -126,18 +126,15 @@ class OffloadConnector:
         count = next((place for place, key in enumerate(keys) if key not in self._cpu), len(keys))
         return count if all(map(self._cpu.is_ready, keys[:count])) else None
 
-    def _last_window(self, keys: Keys, number: int, end: int) -> int | None:
-        """Where the last run ends that fills the window, or the first run that begins with the keys; None while some of it is being stored.
-
-        A run up to the very end has to reach further back if that does not fill its last chunk.
-        """
-        needed = self._window_chunks(self._groups[number], end)
+    def _last_window(self, keys: Keys, number: int) -> int | None:
+        """Where the last run ends that fills the window, or the first run that begins with the keys; None while some of it is being stored."""
+        needed = self._window_chunks(number)
         run: Keys = []
         for place in reversed(range(len(keys))):
             if keys[place] in self._cpu:
                 run.append(keys[place])
             else:
-                run, needed = [], blocks_for(self._window(number), self._chunk_tokens)
+                run = []
             if len(run) == needed:
                 return place + needed if all(map(self._cpu.is_ready, run)) else None
         return len(run) if all(map(self._cpu.is_ready, run)) else None
@@ -145,13 +142,9 @@ class OffloadConnector:
     def _window(self, number: int) -> int:
         return self._groups[number].window or 0
 
-    def _window_chunks(self, group: KVGroup, end: int) -> int:
-        """What a window needs that ends there, its last chunk filled or not."""
-        assert group.window is not None
-        padding = -end % self._chunk_tokens
-        return max(
-            blocks_for(group.window, self._chunk_tokens), blocks_for(group.window - 1 + padding, self._chunk_tokens)
-        )
+    def _window_chunks(self, number: int) -> int:
+        """What a window needs; the last token that is known leaves its last chunk one short, and reaches no further back for that."""
+        return blocks_for(self._window(number), self._chunk_tokens)
 
     def num_stored_behind(self, request: Request, hit: PrefixHit) -> int:
         """Tokens behind the local hit whose chunks have been stored, as far as all groups can go on from them."""

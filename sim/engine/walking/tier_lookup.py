@@ -77,7 +77,7 @@ class TierLookup:
     def _reach(self, keys: Sequence[int], number: int, first: int, last: int) -> int:
         """Up to which chunk a group has what it needs; PENDING while some of it is still being stored."""
         if self._windows[number]:
-            return self._last_window(keys, number, first, last, self._end)
+            return self._last_window(keys, number, first, last)
         return self._prefix(keys, first, last)
 
     def _prefix(self, keys: Sequence[int], first: int, last: int) -> int:
@@ -90,9 +90,9 @@ class TierLookup:
             end += 1
         return PENDING if is_pending else end
 
-    def _last_window(self, keys: Sequence[int], number: int, first: int, last: int, end: int) -> int:
+    def _last_window(self, keys: Sequence[int], number: int, first: int, last: int) -> int:
         """Behind which chunk the window has all that it needs, or all from the first chunk on."""
-        cpu, needed = self._cpu, self._window_chunks(number, end)
+        cpu, needed = self._cpu, self._num_chunks[number]
         run, is_pending = 0, False
         for chunk in range(last - 1, first - 1, -1):
             if cpu.holds(keys[chunk]):
@@ -100,21 +100,16 @@ class TierLookup:
                 if not cpu.is_ready(keys[chunk]):
                     is_pending = True
             else:
-                run, is_pending, needed = 0, False, self._num_chunks[number]
+                run, is_pending = 0, False
             if run == needed:
                 return PENDING if is_pending else chunk + needed
         return PENDING if is_pending else first + run
-
-    def _window_chunks(self, number: int, end: int) -> int:
-        """What a window needs that ends there, its last chunk filled or not."""
-        size = self._chunk_tokens
-        return max(self._num_chunks[number], -(-(self._windows[number] - 1 + -end % size) // size))
 
     def _is_loading(self, keys: Sequence[Sequence[int]], first: int, end: int) -> bool:
         """Whether somebody loads some of it."""
         last = -(-end // self._chunk_tokens)
         for number in self._every:
-            start = max(first, last - self._window_chunks(number, end)) if self._windows[number] else first
+            start = max(first, last - self._num_chunks[number]) if self._windows[number] else first
             for key in keys[number][start:last]:
                 if self._cpu.is_loading(key):
                     return True
