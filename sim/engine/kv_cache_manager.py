@@ -133,6 +133,7 @@ class KVCacheManager:
         self.windows = [group.window for group in config.kv_groups]
         self._full_groups = [group for group, window in enumerate(self.windows) if window is None]
         self._window_groups = [group for group, window in enumerate(self.windows) if window is not None]
+        self._first_windows = [group for group in self._window_groups if self.windows[group] == self.windows[0]]
         self._windows = [(group, window) for group, window in enumerate(self.windows) if window is not None]
         self._num_blocks_needed = [
             UNLIMITED if window is None else blocks_for(window - 1, config.block_size) for window in self.windows
@@ -164,7 +165,7 @@ class KVCacheManager:
             return NO_HIT
         num_alone = self._num_found_alone(keyed, (request.num_tokens - self._num_behind_hit) // self._block_size)
         num_alone = max(0, num_alone - num_dropped)
-        num_blocks = self._num_found(keyed, num_alone)
+        num_blocks = self._num_found(keyed, num_alone, self._window_groups)
         pieces = []
         num_free = num_nowhere_held = 0
         for group, cache in enumerate(self._caches):
@@ -192,17 +193,14 @@ class KVCacheManager:
         for group in self._full_groups:
             num_blocks = self._caches[group].match_end(keyed.spans, num_blocks, UNLIMITED)
         num_blocks = min(num_blocks, keyed.count)
-        if not self._full_groups:
-            first = [group for group, window in self._windows if window == self.windows[0]]
-            num_blocks = self._num_found(keyed, num_blocks, first)
-        return num_blocks
+        return num_blocks if self._full_groups else self._num_found(keyed, num_blocks, self._first_windows)
 
-    def _num_found(self, keyed: KeyedBlocks, num_blocks: int, groups: Sequence[int] | None = None) -> int:
+    def _num_found(self, keyed: KeyedBlocks, num_blocks: int, groups: Sequence[int]) -> int:
         """How many leading blocks, up to so many, can be skipped: each window finds all that it needs of them, the last ones."""
         before = -1
         while self.has_windows and num_blocks != before:
             before = num_blocks
-            for group in self._window_groups if groups is None else groups:
+            for group in groups:
                 needed = self._num_blocks_needed[group]
                 num_blocks = self._caches[group].match_end(keyed.spans, num_blocks, needed)
         return num_blocks
@@ -216,7 +214,7 @@ class KVCacheManager:
         pieces: list[Sequence[Piece]] = []
         for group, found in enumerate(hit.pieces or ((),) * self.num_groups):
             window = self.windows[group]
-            passed = 0 if window is None else max(0, num_tokens - window + 1) // self._block_size
+            passed = 0 if window is None else self._num_passed(window, num_tokens)
             begins.append(max(passed, hit.num_blocks))
             pieces.append(_last_blocks(found, hit.num_blocks - passed))
         num_free = sum([num_unheld(found) for found in pieces])
@@ -261,9 +259,7 @@ class KVCacheManager:
         if new + hit.num_unheld + reserve > self.pool.num_free:
             return None
         if self.has_windows:
-            request.passed_blocks = list(hit.begins) if hit.begins else [0] * self.num_groups
-            for group in self._full_groups:
-                request.passed_blocks[group] = 0
+            request.passed_blocks = list(hit.begins) or [0] * self.num_groups
         if self._retention is not None:
             self._with_keys(request, self._retention.last_token(request) // self._block_size)
         if request.keyed is not None:
@@ -307,17 +303,18 @@ class KVCacheManager:
         """Whether just the blocks that lie wholly before the windows of what is processed have been given back; a load may have left out more."""
         passed_blocks = request.passed_blocks
         assert passed_blocks is not None, "only groups with windows are passed"
-        for group, window in self._windows:
-            if max(0, num_processed - window + 1) // self._block_size != passed_blocks[group]:
-                return False
-        return True
+        return all(self._num_passed(window, num_processed) == passed_blocks[group] for group, window in self._windows)
+
+    def _num_passed(self, window: int, num_tokens: int) -> int:
+        """Blocks that lie wholly before the window of the token behind those."""
+        return max(0, num_tokens - window + 1) // self._block_size
 
     def free_passed_windows(self, request: Request, num_processed: int) -> None:
         """Give back blocks that lie wholly before the windows of what is processed."""
         passed_blocks = request.passed_blocks
         assert passed_blocks is not None, "only groups with windows are passed"
         for group, window in self._windows:
-            passed = max(0, num_processed - window + 1) // self._block_size
+            passed = self._num_passed(window, num_processed)
             if passed > passed_blocks[group]:
                 self._pass_blocks(request, group, passed, passed - passed_blocks[group])
                 passed_blocks[group] = passed
@@ -355,25 +352,19 @@ class KVCacheManager:
         keyed = request.keyed
         if keyed is not None:
             last = num_tokens // self._block_size
-            self._keep_blocks(keyed, min(last, request.num_shared_blocks))
-            if self._retention is not None:
-                self._keep_sparsely(self._retention, request, keyed, min(last, keyed.count))
+            self._keep_blocks(request, keyed, min(last, request.num_shared_blocks), min(last, keyed.count))
 
-    def _keep_blocks(self, keyed: KeyedBlocks, last: int) -> None:
-        """Make held blocks before number `last` findable, where all can be."""
+    def _keep_blocks(self, request: Request, keyed: KeyedBlocks, last: int, last_named: int) -> None:
+        """Make held blocks before number `last` findable; where not all can be, those before number `last_named` that can."""
         for group, held in enumerate(keyed.held):
-            if last > held.end and not self.keeps_sparsely[group]:
-                self._caches[group].register(keyed.spans, held, last)
-
-    def _keep_sparsely(self, retention: Retention, request: Request, keyed: KeyedBlocks, last: int) -> None:
-        """The same of windows, as far as they are kept."""
-        for group, window in self._windows:
-            held = keyed.held[group]
-            if last > held.end and self.keeps_sparsely[group]:
-                for start, end in retention.ranges(window, request, held.end, last):
+            if not self.keeps_sparsely[group]:
+                if last > held.end:
+                    self._caches[group].register(keyed.spans, held, last)
+            elif last_named > held.end:
+                for start, end in self.ranges_kept(request, group, held.end, last_named):
                     held.end = start
                     self._caches[group].register(keyed.spans, held, end)
-                held.end = last
+                held.end = last_named
 
     def num_registered_blocks(self, request: Request) -> int:
         """Leading blocks of a request whose contents can be found, or were passed by a window."""
@@ -431,9 +422,8 @@ class KVCacheManager:
             for group in range(self.num_groups):
                 if keyed.held[group].end < passed[group]:
                     keyed.held[group] = self._no_copies(group, passed[group])
-        self._keep_blocks(keyed, num_hashed_tokens // self._block_size)
-        if self._retention is not None:
-            self._keep_sparsely(self._retention, request, keyed, num_hashed_tokens // self._block_size)
+        last = num_hashed_tokens // self._block_size
+        self._keep_blocks(request, keyed, last, last)
 
     def name_blocks(self, request: Request, num_blocks: int) -> None:
         """Tell the leading blocks of a waiting request from all others, also those that nobody else will ask for."""

@@ -251,17 +251,25 @@ def _instead(flag: Flag) -> str | None:
     return APPROXIMATED[flag.name][1] if flag.name in APPROXIMATED else None
 
 
+WORDS: Mapping[tuple[str, str], str] = {
+    ("max_model_len", "auto"): "auto",
+    ("max_model_len", "-1"): "auto",
+    ("prefix_cache_retention_interval", DENSELY): DENSELY,
+}
+"""What stands for no number, by field."""
+
+
 def _value(known: EngineFlag, flag: Flag) -> object:
     if known.argument.kind == "switch":
         return _is_on(flag)
     if known.argument.kind in {"sizes", "texts"}:
         return _several(known, flag)
     text = flag.values[0]
-    if known.field == "max_model_len" and text in {"auto", "-1"}:
-        return "auto"
+    if (known.field, text) in WORDS:
+        return WORDS[known.field, text]
     if known.field == "all2all_backend" and text in DEFAULT_BACKEND_NAMES:
         return known.argument.choices[0]
-    if known.argument.kind == "integer" and text != DENSELY:
+    if known.argument.kind == "integer":
         return _integer(flag.spelled, text)
     return _number(flag.spelled, text) if known.argument.kind == "number" else text
 

@@ -119,6 +119,16 @@ def test_integers_are_whole(text: str) -> None:
         parse(f"--max-num-seqs {text}")
 
 
+def test_a_retention_interval_may_be_none() -> None:
+    """As vLLM spells that all blocks of windows stay cached; no other number may be so."""
+    found = [parse(f"--prefix-cache-retention-interval {text}").engine for text in ("None", "0", "1K")]
+    assert [engine.prefix_cache_retention_interval for engine in found] == ["None", 0, 1024]
+    with pytest.raises(
+        ConfigError, match=r"--max-num-seqs must be a whole number such as 8192, 8K or 1.5k, got 'None'"
+    ):
+        parse("--max-num-seqs None")
+
+
 @pytest.mark.parametrize("text", ["auto", "-1"])
 def test_max_model_len_may_be_automatic(text: str) -> None:
     """Both spellings of vLLM."""

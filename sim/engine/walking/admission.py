@@ -147,8 +147,8 @@ class Admission:
                 return Outcome.PASSED_OVER
             if num_external:
                 hit = self._slots.behind_load(hit, num_external)
-            if num_external and not connector.loads_in_step(progress):
-                return Outcome.LOADS if self._load(progress, hit, num_external) else Outcome.STOPS
+                if not connector.loads_in_step(progress):
+                    return Outcome.LOADS if self._load(progress, hit, num_external) else Outcome.STOPS
         outcome = self._admit(progress, hit, num_external, batch)
         if outcome is Outcome.ADMITTED and progress.request.lora:
             loras.add(progress.request.lora)

@@ -307,20 +307,14 @@ class Offload(Connector):
 
     def _offer_groups(self, progress: Progress, first: int, end: int) -> None:
         """The same of several groups, of whose blocks those that are to stay and that the request has are stored."""
-        kv, chunks, count = self.slots.kv, progress.chunks, self._num_groups
-        keys: list[int] = []
-        places: list[int] = []
-        copies: dict[int, int] = {}
+        chunks, count = progress.chunks, self._num_groups
         self._find_copies(progress, first, end)
-        for group, of_group in enumerate(self._keys(chunk_keys(progress, end, 1))):
-            for start, stop in kv.ranges_kept(progress.request, group, first, end):
-                for block in range(start, stop):
-                    copy = chunks.left.get(block * count + group, LOST)
-                    if copy >= 0:
-                        keys.append(of_group[block])
-                        places.append(block)
-                        copies[of_group[block]] = copy
-        new = self._cpu.offer(keys, places, chunks.access) if keys else []
+        left = sorted((place % count, place // count) for place, copy in chunks.left.items() if copy != LOST)
+        offered = [(group, block) for group, block in left if block < end]
+        by_group = self._keys(chunk_keys(progress, end, 1))
+        keys = [by_group[group][block] for group, block in offered]
+        copies = {key: chunks.left[block * count + group] for key, (group, block) in zip(keys, offered, strict=True)}
+        new = self._cpu.offer(keys, [block for _, block in offered], chunks.access) if keys else []
         if new is None:
             self._with_left[progress] = None
             return

@@ -2,6 +2,7 @@
 
 from sim.engine.request import RequestStatus
 from sim.engine.walking.batch import Batch, Row
+from sim.engine.walking.connector import Connector
 from sim.engine.walking.progress import Progress
 from sim.engine.walking.rotation import Rotation
 from sim.engine.walking.state import State
@@ -115,10 +116,14 @@ class Outputs:
         connector = self._state.connector
         self.leave(progress)
         if connector is not None:
-            connector.ending(progress)
-            self._slots.free_passed_windows(progress)
+            self.give_passed_back(connector, progress)
         if connector is None or not connector.finished(progress, now_s):
             self.free(progress)
+
+    def give_passed_back(self, connector: Connector, progress: Progress) -> None:
+        """Before a connector hears of a request's end, which gets no blocks that windows have passed."""
+        connector.ending(progress)
+        self._slots.free_passed_windows(progress)
 
     def leave(self, progress: Progress) -> None:
         """The request is no longer one of the engine's; its blocks still are."""

@@ -215,8 +215,7 @@ class Scheduler:
         """A request leaves at once, wherever it stands; tokens in flight for it are dropped, and what is loaded still comes."""
         progress = self.state.progress[request]
         if self._connector is not None:
-            self._connector.ending(progress)
-            self.state.slots.free_passed_windows(progress)
+            self._outputs.give_passed_back(self._connector, progress)
             self._connector.aborted(progress)
         self._outputs.leave(progress)
         if not progress.is_loading:
