@@ -31,6 +31,25 @@ GROUPS = (
 )
 
 
+STATES = KVGroup(window=2, keeps_states=True)
+CHECKPOINTED = KVGroup(window=2, keeps_states=True, writes_checkpoints=True)
+STATEFUL = (
+    (KVGroup(), STATES),
+    (STATES, STATES, KVGroup()),
+    (KVGroup(), CHECKPOINTED, CHECKPOINTED),
+    (KVGroup(), KVGroup(window=3), CHECKPOINTED),
+)
+
+
+def planned(groups: Sequence[KVGroup], config: SchedulerConfig, num_drafts: int = 0) -> SchedulerConfig:
+    """With these KV groups, those that keep states being none where prefixes are not cached."""
+    if config.engine.enable_prefix_caching:
+        return changed(config, kv_groups=tuple(groups), num_state_blocks=0)
+    tokens = tuple(group for group in groups if not group.keeps_states)
+    num_states = len(groups) - len(tokens)
+    return changed(config, kv_groups=tokens, num_state_blocks=num_states * (1 + num_drafts))
+
+
 def intervals(groups: Sequence[KVGroup], block_size: int) -> st.SearchStrategy[int | str]:
     """Where windows, if there are any, stay cached: everywhere, where prompts end and part, or every so many blocks as well."""
     if all(group.window is None for group in groups):
@@ -39,13 +58,14 @@ def intervals(groups: Sequence[KVGroup], block_size: int) -> st.SearchStrategy[i
 
 
 @st.composite
-def with_groups(draw: st.DrawFn, config: SchedulerConfig) -> SchedulerConfig:
-    """As many blocks of each of several KV groups, with windows or without."""
-    groups = draw(st.just(GROUPS[0]) | st.sampled_from(GROUPS))
+def with_groups(
+    draw: st.DrawFn, config: SchedulerConfig, kinds: Sequence[tuple[KVGroup, ...]] = GROUPS, num_drafts: int = 0
+) -> SchedulerConfig:
+    """As many blocks of each of several KV groups, with windows and states or without."""
+    groups = draw(st.just(GROUPS[0]) | st.sampled_from(kinds))
     return changed(
-        config,
-        kv_groups=groups,
-        num_gpu_blocks=1 + (config.num_gpu_blocks - 1) * len(groups),
+        planned(groups, config, num_drafts),
+        num_gpu_blocks=1 + (config.num_gpu_blocks - 1) * len(groups) + num_drafts * len(groups),
         prefix_cache_retention_interval=draw(intervals(groups, config.block_size)),
     )
 
@@ -194,7 +214,7 @@ def configs(
     It follows the rules of one of the versions, without those that kill the engine unless it `may_crash`.
     """
     block_size = draw(st.sampled_from((1, 2, 3, 4, 8, 16, 32)))
-    groups = draw(st.just(GROUPS[0]) | st.sampled_from(GROUPS))
+    groups = draw(st.just(GROUPS[0]) | st.sampled_from((*GROUPS, *STATEFUL)))
     largest = int((trace.prompt_tokens + trace.output_tokens).max())
     config = scheduler_config(
         max_num_seqs=draw(st.sampled_from((1, 2, 3, 4, 8, 16, 16))),
@@ -209,19 +229,29 @@ def configs(
         prefix_cache_retention_interval=draw(intervals(groups, block_size)),
         **draw(limits()),
     )
-    config = as_of(draw(st.sampled_from(versions)), config)
+    version = draw(st.sampled_from(versions))
+    config = as_of(version, config)
+    is_thrashing = can_thrash(trace, config)
+    if is_thrashing or parse_version(version) < parse_version(STATES_SINCE):
+        groups = tuple(group for group in groups if not group.keeps_states)
+    config = planned(groups, config)
     if not may_crash:
         harmless = replace(config.engine.rules, asserts_batch_within_running=False, orders_ties_by_id=True)
         config = changed(config, rules=harmless)
     needed = -(-largest // block_size) * len(groups)
     num_gpu_blocks = 1 + max(1, needed + draw(st.integers(-1, needed)))
     config = changed(config, num_gpu_blocks=num_gpu_blocks)
-    if can_thrash(trace, config):
+    if is_thrashing:
         return without_chunks(
             changed(config, long_prefill_token_threshold=0, long_prefill_token_threshold_adaptive=False)
         )
+    if config.keeps_states:
+        return config
     return without_chunks(config) if draw(st.integers(0, 4)) == 4 else config
 
+
+STATES_SINCE = "0.27.1"
+"""The first of those versions whose rules for layers that keep states are known."""
 
 OFF: dict[str, Any] = {
     "async_scheduling": False,

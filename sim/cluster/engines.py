@@ -34,7 +34,7 @@ def engine_core(
 ) -> RankCore:
     """Of a replica of that number, which writes its requests into the table."""
     config, step_time, modes = pool.config, pool.step_time, pool.modes
-    if modes == PLAIN and not config.keeps_windows_sparsely:
+    if modes == PLAIN and not config.caches_with_gaps:
         log = StepLogger(step_log) if step_log else None
         return EngineCore(config, step_time, Recorder(table, number), start_s=start_s, num_keys=num_keys, log=log)
     return _kind(pool)(

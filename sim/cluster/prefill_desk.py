@@ -43,7 +43,7 @@ class PrefillDesk:
         self._handovers = handovers
         self._prefilled: list[Handover[Any]] = []
         self._roles = [pool.role for pool in pools]
-        self._num_left = [pool.modes.num_tokens_not_kept for pool in pools]
+        self._num_left = [max(pool.modes.num_tokens_not_kept, pool.config.num_tokens_left_to_decode) for pool in pools]
         self._block_sizes = [pool.config.block_size for pool in pools]
         self._longest_prompts = [
             min(pool.config.max_model_len - 1, longest_that_fits(pool.config, pool.num_slots_ahead)) for pool in pools

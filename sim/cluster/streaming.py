@@ -62,7 +62,7 @@ def why_not_streamed(plan: FleetPlan, clients: Clients) -> str | None:
     if clients != Clients():
         return "clients that wait for answers are not simulated so; leave users, max_concurrency and open_loop out"
     (pool,) = plan.pools
-    if pool.modes != PLAIN or pool.config.keeps_windows_sparsely:
+    if pool.modes != PLAIN or pool.config.caches_with_gaps:
         return (
             "speculation, pipeline stages, adapters, KV in host memory, what-ifs, and sliding windows that stay cached in places alone"
             " (prefix_cache_retention_interval other than None) are not simulated so"

@@ -152,6 +152,11 @@ class BlockPool:
             if run.count == 0:
                 self._free.remove(run)
 
+    def forget(self, extents: Sequence[Extent]) -> None:
+        """Copies that a request held alone cannot be found any more."""
+        for extent in extents:
+            extent.chain.remove(extent)
+
     # -- blocks that can be found ----------------------------------------------------------------------------------
 
     def touch(self, pieces: Sequence[Piece], held: Held) -> None:
@@ -176,9 +181,9 @@ class BlockPool:
             self._free.insert(rest, extent)
         return rest
 
-    def give_back(self, held: Held, end: int) -> None:
-        """Give back a request's copies before block number `end`, the last first; those that other requests hold do not come free."""
-        for extent in reversed(held.cut_off(end)):
+    def give_back(self, extents: Sequence[Extent]) -> None:
+        """Give back copies that a request holds no more, the last first; those that other requests hold do not come free."""
+        for extent in reversed(extents):
             if not extent.holders:
                 self.num_free += extent.count
                 self._free.append(extent)

@@ -1,6 +1,5 @@
 """The configuration of the scheduler and its block pool: the engine's arguments, and the KV cache that fits into memory."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sim.errors import ConfigError
@@ -15,18 +14,23 @@ from sim.specs.model import ceil_div
 class KVGroup:
     """Layers that share one block table: with full attention (None), or with a sliding window of `window` tokens.
 
-    `is_kept_sparsely`: where there is a retention interval, not all of its blocks can be found.
+    `is_kept_sparsely`: where there is a retention interval, not all of its blocks can be found. Layers that keep a state instead of tokens (`keeps_states`) need
+    what a window of two tokens does: the state behind the last of them. Of a chunk's blocks they have the last one only, for the state at its end, and where a pass
+    can write another one (`writes_checkpoints`, vLLM's prefill checkpoints) the one before too.
     """
 
     window: int | None = None
     is_kept_sparsely: bool = True
+    keeps_states: bool = False
+    writes_checkpoints: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
     """The resolved arguments, and what the memory plan made of the cache: `num_gpu_blocks` includes the null block.
 
-    What a scheduler's flag is called in `engine`, it is called in vLLM. `max_model_len` is the plan's.
+    What a scheduler's flag is called in `engine`, it is called in vLLM. `max_model_len` is the plan's. Without prefix caching a request keeps its states
+    in `num_state_blocks` from its admission to its end, and they are no KV group.
     """
 
     engine: ResolvedEngine
@@ -34,6 +38,7 @@ class SchedulerConfig:
     max_model_len: int
     block_size: int = 16
     kv_groups: tuple[KVGroup, ...] = (KVGroup(),)
+    num_state_blocks: int = 0
 
     @property
     def num_usable_blocks(self) -> int:
@@ -70,9 +75,23 @@ class SchedulerConfig:
         return any(group.window is not None for group in self.kv_groups)
 
     @property
-    def keeps_windows_sparsely(self) -> bool:
-        """Whether blocks of windows that are full and known may not be found."""
-        if self.retention_interval is None or not self.engine.enable_prefix_caching:
+    def keeps_states(self) -> bool:
+        """Whether any layers keep states that can be found, so that chunks end where blocks do."""
+        return any(group.keeps_states for group in self.kv_groups)
+
+    @property
+    def num_tokens_left_to_decode(self) -> int:
+        """Those at a prompt's end that a decode engine computes itself where others prefill for it: of a state, the step that makes it the last one's."""
+        return int(self.keeps_states or self.num_state_blocks > 0)
+
+    @property
+    def caches_with_gaps(self) -> bool:
+        """Whether blocks that are full and known may not be found: those of windows that do not stay, and of states those between the ends of chunks."""
+        if not self.engine.enable_prefix_caching:
+            return False
+        if self.keeps_states:
+            return True
+        if self.retention_interval is None:
             return False
         return any(group.window is not None and group.is_kept_sparsely for group in self.kv_groups)
 
@@ -96,16 +115,22 @@ class SchedulerConfig:
 
 def scheduler_config(engine: ResolvedEngine, plan: MemoryPlan) -> SchedulerConfig:
     """The scheduler's configuration, from the resolved engine arguments and the memory plan. Raises ConfigError where they do not go together."""
-    groups = tuple(KVGroup(_window(group), group.kind == "sliding") for group in plan.kv_groups)
-    _check_retention(engine.prefix_cache_retention_interval, plan.block_size, groups)
-    return SchedulerConfig(engine, plan.num_gpu_blocks, plan.max_model_len, plan.block_size, groups)
+    _check_retention(engine.prefix_cache_retention_interval, plan)
+    states = [group for group in plan.kv_groups if group.kind == "linear"]
+    caches = engine.enable_prefix_caching
+    groups = tuple(_group(group, engine) for group in plan.kv_groups if caches or group.kind != "linear")
+    num_state_blocks = 0 if caches else len(states) * engine.uniform_query_len
+    return SchedulerConfig(
+        engine, plan.num_gpu_blocks, plan.max_model_len, plan.block_size, groups, num_state_blocks=num_state_blocks
+    )
 
 
-def _check_retention(interval: int | str, block_size: int, groups: Sequence[KVGroup]) -> None:
+def _check_retention(interval: int | str, plan: MemoryPlan) -> None:
     """As vLLM's kv_cache_coordinator.py checks it (0.33)."""
+    block_size = plan.block_size
     if interval in (0, DENSELY):
         return
-    if all(group.window is None for group in groups):
+    if all(group.window is None and group.kind != "linear" for group in plan.kv_groups):
         raise ConfigError(
             f"prefix_cache_retention_interval is for models with sliding windows or states, got {interval} for one without; leave it out."
         )
@@ -116,9 +141,8 @@ def _check_retention(interval: int | str, block_size: int, groups: Sequence[KVGr
         )
 
 
-def _window(group: kv_cache.KVGroup) -> int | None:
-    """The window of a group in tokens; None for full attention.
-
-    A chunk of chunked attention is taken as a window of its size, the state of a linear layer as a window of one token.
-    """
-    return 1 if group.kind == "linear" else group.window
+def _group(group: kv_cache.KVGroup, engine: ResolvedEngine) -> KVGroup:
+    """A chunk of chunked attention is taken as a window of its size."""
+    if group.kind == "linear":
+        return KVGroup(window=2, keeps_states=True, writes_checkpoints=engine.writes_state_checkpoints)
+    return KVGroup(group.window, group.kind == "sliding")

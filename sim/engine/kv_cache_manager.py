@@ -15,6 +15,7 @@ from sim.engine.block_pool import BlockPool
 from sim.engine.columns import Ints
 from sim.engine.config import KVGroup, SchedulerConfig
 from sim.engine.keyed_blocks import KeyedBlocks
+from sim.engine.layer_states import LayerStates
 from sim.engine.passed_blocks import PassedBlocks
 from sim.engine.prefix_cache import Extent, Held, Piece, PrefixCache, SparseHeld
 from sim.engine.request import Request
@@ -27,10 +28,20 @@ class PrefixHit:
 
     `num_unheld` of these copies nobody holds, so that they stand in the free list; of `num_nowhere_held` blocks of full
     attention nobody holds any copy. `num_alone` blocks are there of the kind of layers that is looked up first. A request needs none of a group's blocks
-    before number `begins`, all of them as many as the hit has where that is not said.
+    before number `begins`, all of them as many as the hit has where that is not said. Behind it come `num_external` tokens from elsewhere.
+    `state` is the copy of the last state that was found.
     """
 
-    __slots__ = ("begins", "num_alone", "num_blocks", "num_nowhere_held", "num_unheld", "pieces")
+    __slots__ = (
+        "begins",
+        "num_alone",
+        "num_blocks",
+        "num_external",
+        "num_nowhere_held",
+        "num_unheld",
+        "pieces",
+        "state",
+    )
 
     def __init__(
         self,
@@ -40,7 +51,11 @@ class PrefixHit:
         num_nowhere_held: int,
         num_alone: int = 0,
         begins: Sequence[int] = (),
+        num_external: int = 0,
+        state: Piece | None = None,
     ) -> None:
+        self.num_external = num_external
+        self.state = state
         self.num_blocks = num_blocks
         self.pieces = pieces
         self.num_unheld = num_unheld
@@ -75,6 +90,14 @@ def num_without_holder(pieces: Sequence[Piece]) -> int:
     return count
 
 
+def _sparsely(request: Request, group: int) -> SparseHeld:
+    """What a request holds of layers that keep states."""
+    assert request.keyed is not None, "its blocks have keys"
+    held = request.keyed.held[group]
+    assert isinstance(held, SparseHeld), "states have gaps between them"
+    return held
+
+
 def _last_blocks(pieces: Sequence[Piece], count: int) -> Sequence[Piece]:
     """Of these copies, which follow on each other, the last so many."""
     found: list[Piece] = []
@@ -95,6 +118,8 @@ def most_blocks(group: KVGroup, config: SchedulerConfig, num_slots_ahead: int = 
     """The most blocks that a group holds at once for a request of any length, as vLLM's admission gate counts: it knows of no slots ahead."""
     if group.window is None:
         return UNLIMITED
+    if group.keeps_states:
+        return 1 + config.num_batches_in_flight + int(group.writes_checkpoints) + num_slots_ahead
     in_flight = config.engine.max_num_batched_tokens * config.num_batches_in_flight + num_slots_ahead
     reach = min(group.window - 1 + in_flight, config.max_model_len)
     return blocks_for(reach, config.block_size) + 1
@@ -104,7 +129,7 @@ def can_ever_fit(num_tokens: int, config: SchedulerConfig, num_slots_ahead: int 
     """Whether a request that is alone finds slots for that many tokens and those ahead of them, within max_model_len."""
     blocks = blocks_for(min(num_tokens + num_slots_ahead, config.max_model_len), config.block_size)
     most = [most_blocks(group, config, num_slots_ahead) for group in config.kv_groups]
-    return sum(min(blocks, group) for group in most) <= config.num_usable_blocks
+    return sum(min(blocks, group) for group in most) + config.num_state_blocks <= config.num_usable_blocks
 
 
 def longest_that_fits(config: SchedulerConfig, num_slots_ahead: int = 0) -> int:
@@ -120,14 +145,29 @@ class KVCacheManager:
     a name can be found, so that prompts have names there. `has_common_window_blocks` is set when a request takes hold of blocks that a window of another has yet to pass.
     """
 
-    def __init__(self, config: SchedulerConfig, num_keys: int, hash_lookahead: int = 0, num_dropped: int = 0) -> None:
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        num_keys: int,
+        hash_lookahead: int = 0,
+        num_dropped: int = 0,
+        num_drafts: int = 0,
+    ) -> None:
         self._config = config
         self._retention: Retention | None = None
-        self.keeps_sparsely = [False] * len(config.kv_groups)
-        if config.keeps_windows_sparsely:
+        self.keeps_sparsely = [group.keeps_states for group in config.kv_groups]
+        if config.caches_with_gaps and config.retention_interval is not None:
             assert config.engine.rules.unhashed_blocks_first, "what does not stay comes to the front of the free list"
-            self._retention = Retention(config, config.retention_interval or 0, num_dropped)
-            self.keeps_sparsely = [group.is_kept_sparsely and group.window is not None for group in config.kv_groups]
+            self._retention = Retention(config, config.retention_interval, num_dropped)
+            self.keeps_sparsely = [
+                group.keeps_states or (group.is_kept_sparsely and group.window is not None)
+                for group in config.kv_groups
+            ]
+        self.states: LayerStates | None = None
+        if config.keeps_states:
+            self.states = LayerStates(config, hash_lookahead, num_dropped, num_drafts)
+        self.state_groups = [group for group, one in enumerate(config.kv_groups) if one.keeps_states]
+        self._num_state_blocks = config.num_state_blocks
         self._num_behind_hit = max(1, hash_lookahead)
         self._block_size = config.block_size
         self.windows = [group.window for group in config.kv_groups]
@@ -138,8 +178,9 @@ class KVCacheManager:
         self._num_blocks_needed = [
             UNLIMITED if window is None else blocks_for(window - 1, config.block_size) for window in self.windows
         ]  # last blocks of a hit that the next token attends to, by group
-        self._most_blocks = [most_blocks(group, config) for group in config.kv_groups]
+        self._most_blocks = [0 if group.keeps_states else most_blocks(group, config) for group in config.kv_groups]
         self.num_groups = len(config.kv_groups)
+        self.num_token_groups = self.num_groups - len(self.state_groups)
         self._caches = [PrefixCache() for _ in config.kv_groups]
         self._num_keys = num_keys
         self.has_windows = config.has_windows
@@ -176,7 +217,13 @@ class KVCacheManager:
             num_free += num_free_here
             if num_free_here and self.windows[group] is None:
                 num_nowhere_held += num_without_holder(found)
-        return PrefixHit(num_blocks, tuple(pieces), num_free, num_nowhere_held, num_alone)
+        return PrefixHit(
+            num_blocks, tuple(pieces), num_free, num_nowhere_held, num_alone, state=self._state_among(pieces)
+        )
+
+    def _state_among(self, pieces: Sequence[Sequence[Piece]]) -> Piece | None:
+        found = pieces[self.state_groups[0]] if self.state_groups else ()
+        return found[-1] if found else None
 
     def num_found_after(self, request: Request, num_taken: int) -> int:
         """Leading blocks that a waiting request would find cached if so many blocks were taken for others before."""
@@ -216,14 +263,47 @@ class KVCacheManager:
             window = self.windows[group]
             passed = 0 if window is None else self._num_passed(window, num_tokens)
             begins.append(max(passed, hit.num_blocks))
-            pieces.append(_last_blocks(found, hit.num_blocks - passed))
+            pieces.append(() if group in self.state_groups else _last_blocks(found, hit.num_blocks - passed))
         num_free = sum([num_unheld(found) for found in pieces])
-        return PrefixHit(hit.num_blocks, tuple(pieces), num_free, hit.num_nowhere_held, hit.num_alone, begins)
+        num_free += sum([num_unheld(hit.pieces[group]) for group in self.state_groups if hit.pieces])
+        return PrefixHit(
+            hit.num_blocks,
+            tuple(pieces),
+            num_free,
+            hit.num_nowhere_held,
+            hit.num_alone,
+            begins,
+            num_external,
+            hit.state,
+        )
+
+    def find_prefix_before_load(self, request: Request, num_dropped: int) -> PrefixHit | None:
+        """What full attention has of a waiting request, where the rest comes from elsewhere with its states; None where others have more of it.
+
+        vLLM counts what states have of it as taken, and does not take it.
+        """
+        keyed = request.keyed
+        if keyed is None or not self.state_groups:
+            return None
+        limit = (request.num_tokens - self._num_behind_hit) // self._block_size
+        num_alone = max(0, self._num_found_alone(keyed, limit) - num_dropped)
+        pieces = []
+        for group, cache in enumerate(self._caches):
+            needed = self._num_blocks_needed[group]
+            end = (
+                num_alone
+                if self.windows[group] is None
+                else cache.match_end(keyed.spans, min(limit, keyed.count), needed)
+            )
+            if end > num_alone:
+                return None
+            pieces.append(cache.match(keyed.spans, max(0, end - needed), end))
+        return PrefixHit(num_alone, tuple(pieces), 0, 0, num_alone, state=self._state_among(pieces))
 
     def num_still_to_take(self, num_tokens: int, num_blocks: int) -> int:
         """What a request with so many blocks of each group will ask for until that many tokens, as far as it holds so many at once."""
         blocks = blocks_for(num_tokens, self._block_size)
-        return sum([max(0, min(blocks, most) - num_blocks) for most in self._most_blocks])
+        return sum([max(0, min(blocks, most) - num_blocks) for most in self._most_blocks if most])
 
     @property
     def num_registered(self) -> int:
@@ -243,29 +323,38 @@ class KVCacheManager:
 
     def _most_new_blocks(self, num_tokens: int, hit: PrefixHit) -> int:
         num_tokens = min(num_tokens, self._config.max_model_len)
+        lasting = 0 if hit.num_blocks else self._num_state_blocks
         if self.num_groups == 1 and not self.has_windows:
-            return max(0, -(-num_tokens // self._block_size) - hit.num_blocks)
+            return max(0, -(-num_tokens // self._block_size) - hit.num_blocks) + lasting
         blocks = blocks_for(num_tokens, self._block_size)
         begins = hit.begins or [hit.num_blocks] * self.num_groups
-        return sum([max(0, min(blocks, most) - begin) for most, begin in zip(self._most_blocks, begins, strict=True)])
+        new = [max(0, min(blocks, most) - begin) for most, begin in zip(self._most_blocks, begins, strict=True)]
+        return sum(new) + lasting
 
     def admit(self, request: Request, hit: PrefixHit, num_tokens: int, reserve: int) -> int | None:
         """Hold the hit and take blocks for `num_tokens`, hit included; the number taken, or None if they do not fit."""
         num_blocks = -(-num_tokens // self._block_size)
         if hit.begins:
-            new = sum([max(0, num_blocks - begin) for begin in hit.begins])
+            begins = [begin for group, begin in enumerate(hit.begins) if group not in self.state_groups]
+            new = sum([max(0, num_blocks - begin) for begin in begins]) + self._num_state_blocks
         else:
-            new = (num_blocks - hit.num_blocks) * self.num_groups
+            new = (num_blocks - hit.num_blocks) * self.num_token_groups + self._num_state_blocks
         if new + hit.num_unheld + reserve > self.pool.num_free:
             return None
         if self.has_windows:
             request.passed_blocks = list(hit.begins) or [0] * self.num_groups
-        if self._retention is not None:
-            self._with_keys(request, self._retention.last_token(request) // self._block_size)
+        if self._retention is not None or self.states is not None:
+            self._with_keys(request, self._last_named_token(request) // self._block_size)
         if request.keyed is not None:
             self._hold(request, request.keyed, hit)
         self.pool.take(new)
         return new
+
+    def _last_named_token(self, request: Request) -> int:
+        """Of those in blocks that can be found by name alone."""
+        if self._retention is not None:
+            return self._retention.last_token(request)
+        return request.num_prompt_tokens + request.max_tokens
 
     def _hold(self, request: Request, keyed: KeyedBlocks, hit: PrefixHit) -> None:
         pieces = hit.pieces or ((),) * self.num_groups
@@ -313,11 +402,27 @@ class KVCacheManager:
         """Give back blocks that lie wholly before the windows of what is processed."""
         passed_blocks = request.passed_blocks
         assert passed_blocks is not None, "only groups with windows are passed"
+        states = self._passed_states(request, num_processed)
         for group, window in self._windows:
             passed = self._num_passed(window, num_processed)
-            if passed > passed_blocks[group]:
+            if states and group in self.state_groups:
+                self._pass_states(request, group, states)
+            elif passed > passed_blocks[group] and group not in self.state_groups:
                 self._pass_blocks(request, group, passed, passed - passed_blocks[group])
                 passed_blocks[group] = passed
+
+    def _passed_states(self, request: Request, num_processed: int) -> list[tuple[int, int]]:
+        """Blocks whose states are needed no more, and what they are found as, the last first."""
+        states = request.states
+        if self.states is None or states is None:
+            return []
+        return [(number, states.contents.pop(number, number)) for number in self.states.passed(states, num_processed)]
+
+    def _pass_states(self, request: Request, group: int, passed: Sequence[tuple[int, int]]) -> None:
+        held = _sparsely(request, group)
+        copies = [extent for _, content in reversed(passed) for extent in held.cut_out(content)]
+        self.pool.release(0, len(passed) - len(copies))
+        self.pool.give_back(copies)
 
     def may_pass_keys(self, request: Request) -> bool:
         """Whether windows have yet to pass blocks of a request whose contents can be found or others may ask for."""
@@ -366,6 +471,31 @@ class KVCacheManager:
                     self._caches[group].register(keyed.spans, held, end)
                 held.end = last_named
 
+    def keeps_state(self, request: Request, num_blocks: int) -> bool:
+        """Whether the state after so many blocks can be found once it is there."""
+        return self._retention is None or self._retention.keeps_state(request, num_blocks)
+
+    def is_segment(self, num_blocks: int) -> bool:
+        """Whether that can be found of any prompt."""
+        return self._retention is None or self._retention.is_segment(num_blocks)
+
+    def has_state(self, request: Request, number: int) -> bool:
+        """Whether a request holds a block that can be found as that number of its own."""
+        assert request.keyed is not None, "its blocks have keys"
+        return request.keyed.held[self.state_groups[0]].serial(number) >= 0
+
+    def forget_state(self, request: Request, number: int) -> None:
+        """What a request holds as that number cannot be found any more."""
+        for group in self.state_groups:
+            self.pool.forget(_sparsely(request, group).cut_out(number))
+
+    def find_state_as(self, request: Request, number: int) -> None:
+        """A block that cannot be found can be, as that number of the request."""
+        keyed = request.keyed
+        assert keyed is not None, "its blocks have keys"
+        for group in self.state_groups:
+            _sparsely(request, group).put_between(self._caches[group], keyed.spans, number)
+
     def num_registered_blocks(self, request: Request) -> int:
         """Leading blocks of a request whose contents can be found, or were passed by a window."""
         return min([held.end for held in request.keyed.held]) if request.keyed else 0
@@ -376,6 +506,8 @@ class KVCacheManager:
         """Give back all blocks of a request that has computed that many tokens, of which so many are known."""
         held = -(-num_computed // self._block_size)
         hashed = num_hashed_tokens // self._block_size
+        if held and self._num_state_blocks:
+            self.pool.release(0, self._num_state_blocks)
         if self.num_groups == 1 and request.keyed is None and request.passed_blocks is None:
             self.pool.release(hashed, held - hashed)
             return
@@ -384,10 +516,13 @@ class KVCacheManager:
             passed = request.passed_blocks[group] if request.passed_blocks else 0
             if self.keeps_sparsely[group] and request.keyed is not None:
                 num_named = request.keyed.held[group].num_before(held)
-                self._release_blocks(request, group, held, num_named, held - passed - num_named)
+                num_held = held - passed
+                if group in self.state_groups:
+                    num_held = len(request.states.numbers) if request.states is not None else 0
+                self._release_blocks(request, group, held, num_named, num_held - num_named)
                 continue
             self._release_blocks(request, group, held, max(0, hashed - passed), held - max(hashed, passed))
-        request.passed_blocks = None
+        request.passed_blocks = request.states = None
 
     def _release_blocks(self, request: Request, group: int, end: int, num_hashed: int, num_unhashed: int) -> None:
         """Give back a group's blocks before number `end`, the last first: so many findable ones and so many others."""
@@ -396,7 +531,7 @@ class KVCacheManager:
             return
         held = request.keyed.held[group]
         self.pool.release(num_hashed - held.num_before(end), num_unhashed)
-        self.pool.give_back(held, end)
+        self.pool.give_back(held.cut_off(end))
 
     def _pass_blocks(self, request: Request, group: int, end: int, count: int) -> None:
         """Give back so many of a group's blocks before number `end`, the last first, which a window has passed."""
@@ -409,7 +544,7 @@ class KVCacheManager:
             passed.pass_together(passed.window(request.serial, group), end - num_others, num_others)
             self.pool.release_passed(num_others)
         if request.keyed:
-            self.pool.give_back(request.keyed.held[group], end)
+            self.pool.give_back(request.keyed.held[group].cut_off(end))
 
     def key_all_blocks(self, request: Request, num_hashed_tokens: int) -> None:
         """A preempted request can ask for everything that it had: make it findable, where it is held or free."""
@@ -469,7 +604,10 @@ class KVCacheManager:
 
     def ranges_kept(self, request: Request, group: int, first: int, last: int) -> Ranges:
         """Of a group's blocks from number `first` to before `last`, those that can be found once they are full."""
-        window = self.windows[group]
+        window, states = self.windows[group], request.states
+        if group in self.state_groups:
+            held = states.numbers if states is not None else []
+            return [(n, n + 1) for n in held if first <= n < last and self.keeps_state(request, n + 1)]
         if self._retention is None or window is None or not self.keeps_sparsely[group]:
             return [(first, last)]
         return self._retention.ranges(window, request, first, last)

@@ -197,6 +197,25 @@ class SparseHeld(Held):
         self.first, self.end = max(self.first, end), max(self.end, end)
         return given
 
+    def cut_out(self, block: int) -> list[Extent]:
+        """Hold no more the copy of a block, if there is one: its extent."""
+        for extent in self.extents:
+            number = block - self._offsets[extent.chain]
+            if extent.start <= number < extent.end:
+                own = extent.split(number) if number > extent.start else extent
+                if number + 1 < own.end:
+                    own.split(number + 1)
+                del own.holders[self]
+                self.extents.remove(own)
+                return [own]
+        return []
+
+    def put_between(self, cache: "PrefixCache", spans: list[Span], block: int) -> None:
+        """Make a copy of a block, none behind which has one."""
+        end, self.end = self.end, block
+        cache.register(spans, self, block + 1)
+        self.end = max(end, self.end)
+
 
 class Piece:
     """The copies of an extent of contents from number `start` to before `end` of its chain."""

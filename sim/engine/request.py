@@ -24,6 +24,27 @@ class RequestStatus(Enum):
     FINISHED = "finished"
 
 
+class HeldStates:
+    """The blocks in which a request has states, of each group of layers that keep some: their `numbers`, in order, of the `end` that its table has.
+
+    `before` was the last one before the latest were taken, -1 where there was none. The pass writes a state behind `checkpoint_place` blocks into block number `checkpoint` as well,
+    unless that is -1. A block that can be found as another than its number says is in `contents`.
+    """
+
+    def __init__(self, num_hit: int) -> None:
+        self.numbers = [num_hit - 1] if num_hit else []
+        self.end = num_hit
+        self.before = -1
+        self.checkpoint = -1
+        self.checkpoint_place = 0
+        self.contents: dict[int, int] = {}
+
+    def add(self, count: int) -> None:
+        """The next blocks of the table, so many, are held."""
+        self.numbers += range(self.end, self.end + count)
+        self.end += count
+
+
 class Request:
     """A request as the scheduler sees it. Passes are numbered from 0; -1 means that there was none yet.
 
@@ -38,7 +59,7 @@ class Request:
       `wasted_pass` is the pass in which it ran once more with its last token in flight, `passed_over_pass` the one in
       which the scan passed it over. All three happen in older versions of vLLM only.
     - `keyed` are its leading blocks with a content key, `num_shared_blocks` how many of them other requests may ask for,
-      `passed_blocks` how many blocks its attention windows have given back, by KV group.
+      `passed_blocks` how many blocks its attention windows have given back, by KV group; `states` are those of layers that keep some.
     - others have had its first `junction` tokens, where prompts part; 0 where that is not known.
     - `first_token_s` is known once the batch that brings it is launched or back; it is `noted_in` a list then, where somebody keeps one.
     """
@@ -68,6 +89,7 @@ class Request:
     first_token_s: float = nan
     noted_in: "list[Request] | None" = None
     passed_blocks: list[int] | None = None
+    states: HeldStates | None = None
 
     def __init__(
         self,

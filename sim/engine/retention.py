@@ -1,4 +1,4 @@
-"""Which blocks of sliding windows stay cached: those that a window needs at the places of a prompt where others can go on.
+"""Which blocks of sliding windows and states stay cached: those that are needed at the places of a prompt where others can go on.
 
 Mirrors `reachable_block_mask` of SlidingWindowManager (vLLM 0.33, v1/core/single_type_kv_cache_manager.py) and `replay_boundaries` of
 kv_cache_coordinator.py: behind the same prompt, where prompts have parted before, and every so many tokens.
@@ -22,6 +22,16 @@ class Retention:
     def last_token(self, request: Request) -> int:
         """Of those in blocks that may stay."""
         return request.num_prompt_tokens + (request.max_tokens if self._segment else 0)
+
+    def keeps_state(self, request: Request, num_blocks: int) -> bool:
+        """Whether the state after so many blocks stays."""
+        if self.is_segment(num_blocks):
+            return True
+        return any(tokens // self._block_size == num_blocks for tokens in self._boundaries(request))
+
+    def is_segment(self, num_blocks: int) -> bool:
+        """Whether states stay after so many blocks of any prompt."""
+        return self._segment > 0 and num_blocks % self._segment == 0
 
     def ranges(self, window: int, request: Request, first: int, last: int) -> Ranges:
         """Of a window's blocks from number `first` to before `last`, those that stay: from where to where, in order."""

@@ -6,6 +6,7 @@ whose pages differ in size are not merged into one group, as no known model has 
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
+from math import lcm
 from typing import NamedTuple, TypeVar
 
 from sim.errors import ConfigError
@@ -16,7 +17,6 @@ from sim.specs.stages import Stage
 
 _From = TypeVar("_From", bound=Hashable)
 _To = TypeVar("_To")
-LINEAR_BLOCK_ALIGNMENT_TOKENS = 16  # attention blocks of hybrid linear models grow in steps of 16 tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +75,10 @@ class KVGroup:
 
 
 def request_limits(engine: ResolvedEngine) -> RequestLimits:
-    """Of all batches in flight; prefix caching keeps a second state to resume from."""
-    states = 2 if engine.enable_prefix_caching else 1
+    """Of all batches in flight; prefix caching keeps a second state to resume from, and a third where a pass writes two. Each draft has one."""
+    states = 1 + int(engine.enable_prefix_caching) + int(engine.writes_state_checkpoints)
+    if engine.speculation:
+        states += engine.speculation.num_speculative_tokens
     return RequestLimits(engine.max_num_batched_tokens * engine.num_batches_in_flight, states)
 
 
@@ -136,12 +138,14 @@ def kv_cache_layout(
         caches = [_unwindowed(cache) for cache in caches]
     here = range(stage.start, stage.stop) if stage else range(len(caches))
     if drafter is None or (stage and not stage.is_last):
-        return KVCacheLayout(kv_groups(with_one_page_size(caches), here), request_limits(engine))
+        return KVCacheLayout(
+            kv_groups(with_one_page_size(caches, engine.state_block_alignment_tokens), here), request_limits(engine)
+        )
     drafting = [layer_cache(layer.attention, engine) for layer in drafter.layers]
     if set(drafting) <= set(caches):  # layers like the model's own
         caches, here = caches + drafting, range(here.start, here.stop + len(drafting))
         drafting = []
-    groups = kv_groups(with_one_page_size(caches), here)
+    groups = kv_groups(with_one_page_size(caches, engine.state_block_alignment_tokens), here)
     return KVCacheLayout(_with_drafting(groups, drafting), request_limits(engine))
 
 
@@ -185,9 +189,9 @@ def _unwindowed(cache: LayerCache) -> LayerCache:
     return replace(cache, kind="full", window=None) if cache.kind in {"sliding", "chunked"} else cache
 
 
-def with_one_page_size(caches: list[LayerCache]) -> list[LayerCache]:
+def with_one_page_size(caches: list[LayerCache], state_block_alignment_tokens: int) -> list[LayerCache]:
     """The same layers with pages of one size: smaller attention blocks take more tokens, states are padded."""
-    caches = _blocks_as_large_as_states(caches)
+    caches = _blocks_as_large_as_states(caches, state_block_alignment_tokens)
     page_bytes = max(cache.page_bytes for cache in caches)
     return _each_once(lambda cache: _grown(cache, page_bytes), caches)
 
@@ -198,15 +202,15 @@ def _each_once(make: Callable[[_From], _To], layers: Sequence[_From]) -> list[_T
     return [made[layer] for layer in layers]
 
 
-def _blocks_as_large_as_states(caches: list[LayerCache]) -> list[LayerCache]:
+def _blocks_as_large_as_states(caches: list[LayerCache], alignment: int) -> list[LayerCache]:
     """Attention blocks long enough that their page holds a linear layer's state."""
     state_bytes = max((cache.page_bytes for cache in caches if cache.kind == "linear"), default=0)
     attention = [cache for cache in caches if cache.kind != "linear"]
     if not state_bytes or not attention:
         return caches
     bytes_per_token = max(cache.page_bytes // cache.block_size for cache in attention)
-    alignment = LINEAR_BLOCK_ALIGNMENT_TOKENS
-    block_size = max(attention[0].block_size, alignment * ceil_div(state_bytes, alignment * bytes_per_token))
+    alignment = lcm(alignment, max(alignment, attention[0].block_size))
+    block_size = alignment * ceil_div(state_bytes, alignment * bytes_per_token)
     return [_resized(cache, block_size) for cache in caches]
 
 

@@ -381,6 +381,8 @@ class ResolvedEngine(EngineConfig):
     cudagraph_mode: CudagraphMode
     cudagraph_capture_sizes: tuple[int, ...]
     speculation: Speculation | None = None
+    writes_state_checkpoints: bool  # a pass, before its chunk's end: see prefill_checkpoints.py
+    state_block_alignment_tokens: int
     rules: SchedulingRules
     subtracts_graph_memory: bool  # from the KV budget: since 0.20.0
     counts_tokens_of_requests: bool  # in the cache size it logs: since 0.20.1

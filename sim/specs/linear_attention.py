@@ -2,7 +2,7 @@
 
 from sim.specs.attention import Mixer
 from sim.specs.layer_slot import Slot
-from sim.specs.model import Attention, Linear
+from sim.specs.model import Attention, Linear, StateKind
 
 
 def linear_attention(slot: Slot) -> Mixer:
@@ -28,7 +28,9 @@ def gated_delta_net(slot: Slot) -> Mixer:
     )
     number_bytes = 4 if config.text("mamba_ssm_dtype", default="bfloat16") == "float32" else 2
     state_bytes = _convolution_bytes(convolved, kernel) + value_heads * value_dim * key_dim * number_bytes
-    attention = Attention("linear", value_heads, key_heads, key_dim, value_dim, state_bytes=state_bytes)
+    attention = Attention(
+        "linear", value_heads, key_heads, key_dim, value_dim, state_bytes=state_bytes, state_kind="gated_delta_net"
+    )
     return Mixer(attention, linears, kernel * convolved + 2 * value_heads + value_dim)
 
 
@@ -46,7 +48,8 @@ def kimi_delta_attention(slot: Slot) -> Mixer:
         slot.linear("o_proj", "self_attn.o_proj", features, hidden, "row"),
     )
     state_bytes = _convolution_bytes(3 * features, kernel) + features * head_dim * 4  # the state is kept in fp32
-    attention = Attention("linear", heads, heads, head_dim, head_dim, state_bytes=state_bytes)
+    kind: StateKind = "kimi_k3" if config.flag("use_full_rank_gate") else "kimi_delta_attention"
+    attention = Attention("linear", heads, heads, head_dim, head_dim, state_bytes=state_bytes, state_kind=kind)
     return Mixer(attention, linears, kernel * 3 * features + heads + features + head_dim)
 
 
@@ -76,7 +79,7 @@ def mamba2(slot: Slot) -> Mixer:
         slot.linear("out_proj", "mixer.out_proj", inner, hidden, "row", bias=has_bias),
     )
     state_bytes = _convolution_bytes(convolved, kernel) + inner * state * 4  # mamba_ssm_cache_dtype float32
-    attention = Attention("linear", heads, heads, state, head_dim, state_bytes=state_bytes)
+    attention = Attention("linear", heads, heads, state, head_dim, state_bytes=state_bytes, state_kind="mamba2")
     convolution = convolved * (kernel + config.flag("use_conv_bias", default=True))
     return Mixer(attention, linears, convolution + 3 * heads + inner)
 

@@ -11,6 +11,7 @@ from typing import Literal
 
 Split = Literal["column", "row", "vocab", "replicated"]
 AttentionKind = Literal["full", "sliding", "chunked", "mla", "linear"]
+StateKind = Literal["gated_delta_net", "kimi_delta_attention", "kimi_k3", "mamba2"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,7 @@ class Attention:
     """One layer's attention and what it keeps per token.
 
     `head_dim` is that of queries and keys, `v_head_dim` that of values. MLA keeps one latent vector of
-    `kv_lora_rank + qk_rope_head_dim` a token; linear attention keeps `state_bytes` a request and nothing a token.
+    `kv_lora_rank + qk_rope_head_dim` a token; linear attention keeps `state_bytes` a request and nothing a token, `state_kind` says whose.
     `window` is set for sliding and chunked kinds only. Sparse attention (DSA) reads at most `index_topk` tokens of the
     context, chosen by an indexer that keeps a key of `index_head_dim` numbers a token. `norms_all_heads`: queries are normed over all heads
     together, and keys as well, so ranks add up the squares of those that each has.
@@ -122,6 +123,7 @@ class Attention:
     kv_lora_rank: int = 0
     qk_rope_head_dim: int = 0
     state_bytes: int = 0
+    state_kind: StateKind | None = None
     index_topk: int | None = None
     index_head_dim: int = 0
     norms_all_heads: bool = False

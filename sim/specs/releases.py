@@ -13,6 +13,7 @@ from sim.errors import ConfigError, nearest
 from sim.specs.arguments import Argument
 from sim.specs.capture_sizes import CaptureRules
 from sim.specs.engine import ARGUMENTS, CudagraphMode
+from sim.specs.model import StateKind
 from sim.specs.rules import ScanStep, SchedulingRules
 
 OLDEST = "0.8.5"
@@ -72,7 +73,8 @@ class Release:
     `lowers_max_num_seqs`: the default of max_num_seqs is lowered to max_num_batched_tokens; before, that was an error.
     `fits_token_budget`: the default of max_num_batched_tokens fits max_num_seqs x max_model_len, and without chunked
     prefill holds a whole prompt.
-    `caches_states`: prefixes are cached by default where layers keep states too.
+    `caches_states`: prefixes are cached by default where layers keep states too. A pass can write a state before its chunk's end of the kinds
+    `checkpointed_states`; of Kimi K3 in 0.29 to 0.31 too, by rules that are not simulated. `aligns_mla_with_states`: latent attention beside states has longer blocks.
     `forces_chunked_prefill`: it cannot be switched off, and asking for that is ignored.
     `a100_is_large`: an A100 with 70 GiB or more has the defaults of other GPUs of that size.
     `huge_gpu_tier`: GPUs from 160 GiB on get 16,384 batched tokens in the server too.
@@ -90,6 +92,8 @@ class Release:
     lowers_max_num_seqs: bool
     fits_token_budget: bool
     caches_states: bool
+    checkpointed_states: tuple[StateKind, ...]
+    aligns_mla_with_states: bool
     forces_chunked_prefill: bool
     a100_is_large: bool
     huge_gpu_tier: bool
@@ -132,6 +136,8 @@ def release_for(vllm_version: str | None) -> Release:
         lowers_max_num_seqs=v.since("0.10.1"),
         fits_token_budget=v.since("0.11.1"),
         caches_states=v.since("0.28.0"),
+        checkpointed_states=_checkpointed_states(v),
+        aligns_mla_with_states=v.since("0.27.0"),
         forces_chunked_prefill=v.before(SWITCHES_CHUNKED_PREFILL_SINCE),
         a100_is_large=v.before("0.9.0"),
         huge_gpu_tier=v.since("0.28.0"),
@@ -143,6 +149,12 @@ def release_for(vllm_version: str | None) -> Release:
         capture=_capture_rules(v),
         rules=_scheduling_rules(v),
     )
+
+
+def _checkpointed_states(v: _Version) -> tuple[StateKind, ...]:
+    if v.before("0.32.0"):
+        return ()
+    return ("mamba2", "kimi_k3", "gated_delta_net") if v.since("0.33.0") else ("mamba2", "kimi_k3")
 
 
 def _capture_rules(v: _Version) -> CaptureRules:
@@ -180,6 +192,10 @@ def _scheduling_rules(v: _Version) -> SchedulingRules:
         offers_chunks_anew=v.since("0.33.0"),
         tells_all_connectors_of_allocations=v.since("0.33.0"),
         keeps_block_before_junction=v.since("0.33.0"),
+        forgets_trimmed_tokens=v.since("0.33.0"),
+        stops_before_last_token=v.since("0.32.0"),
+        frees_states_behind_gaps=v.since("0.30.0"),
+        marks_last_state_again=v.since("0.32.0") and v.before("0.33.0"),
     )
 
 

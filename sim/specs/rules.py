@@ -38,6 +38,12 @@ class SchedulingRules:
     as their request is scheduled.
     `keeps_block_before_junction`: where drafters have the last block of a hit computed again, windows keep what they need one block before
     the place at which prompts part too.
+    `forgets_trimmed_tokens`: drafts that are accepted behind a request's last token do not count as computed, where windows give blocks back before a connector
+    hears of the end.
+    `stops_before_last_token`: where layers keep states, the last chunk of a prompt of whole blocks is its last block; before, it had none of its own.
+    `frees_states_behind_gaps`: states are given back also where the request has no blocks between them and the next; before, the last two alone,
+    so that under async scheduling those of a prompt's chunks stay until its request ends.
+    `marks_last_state_again`: of 0.32 alone: others find the last state of a prompt only once its request holds it no more, not from the next pass on.
     """
 
     lone_request_ignores_threshold: bool = True
@@ -57,3 +63,7 @@ class SchedulingRules:
     offers_chunks_anew: bool = False
     tells_all_connectors_of_allocations: bool = False
     keeps_block_before_junction: bool = False
+    forgets_trimmed_tokens: bool = False
+    stops_before_last_token: bool = True
+    frees_states_behind_gaps: bool = True
+    marks_last_state_again: bool = False

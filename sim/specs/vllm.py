@@ -17,6 +17,7 @@ from sim.specs.engine import (
 from sim.specs.hardware import HardwareProfile
 from sim.specs.kernels import check_kernels
 from sim.specs.model import ModelSpec
+from sim.specs.prefill_checkpoints import block_alignment_tokens, writes_checkpoints
 from sim.specs.releases import (
     NEWEST,
     PRIORITY_SINCE,
@@ -57,6 +58,10 @@ def resolve_engine(
     batch = batch_limits(engine, gpu, release, usage, context or model.max_model_len)
     mode = _cudagraph_mode(engine, model, release, on_cpu=on_cpu)
     speculation = resolve_speculation(engine, model, version)
+    caches_prefixes = _caches_prefixes(engine, model, release)
+    splits = splits_prompts(engine, release)
+    _check_states(model, caches_prefixes=caches_prefixes, splits_prompts=splits)
+    has_checkpoints = caches_prefixes and writes_checkpoints(model, gpu, release)
     return ResolvedEngine(
         **_as_given(engine, version),
         vllm_version=".".join(map(str, parse_version(version))),
@@ -65,12 +70,14 @@ def resolve_engine(
         max_num_batched_tokens=batch.tokens,
         block_size=engine.block_size or _default_block_size(model, on_cpu=on_cpu),
         kv_cache_dtype_bytes=KV_CACHE_DTYPE_BYTES.get(engine.kv_cache_dtype, model.dtype_bytes),
-        enable_prefix_caching=_caches_prefixes(engine, model, release),
-        enable_chunked_prefill=splits_prompts(engine, release),
+        enable_prefix_caching=caches_prefixes,
+        enable_chunked_prefill=splits,
         async_scheduling=_async_scheduling(engine, release, speculation, version, on_cpu=on_cpu),
         cudagraph_mode=mode,
         cudagraph_capture_sizes=_capture_sizes(engine, model, gpu, release, batch, mode, speculation),
         speculation=speculation,
+        writes_state_checkpoints=has_checkpoints,
+        state_block_alignment_tokens=block_alignment_tokens(model, release, has_checkpoints=has_checkpoints),
         rules=release.rules,
         subtracts_graph_memory=release.subtracts_graph_memory,
         counts_tokens_of_requests=release.counts_tokens_of_requests,
@@ -90,7 +97,20 @@ def _caches_prefixes(engine: EngineConfig, model: ModelSpec, release: Release) -
         return False
     if engine.enable_prefix_caching is not None:
         return engine.enable_prefix_caching
-    return release.caches_states or all(layer.attention.kind != "linear" for layer in model.distinct_layers)
+    return release.caches_states or not _keeps_states(model)
+
+
+def _keeps_states(model: ModelSpec) -> bool:
+    return any(layer.attention.kind == "linear" for layer in model.distinct_layers)
+
+
+def _check_states(model: ModelSpec, *, caches_prefixes: bool, splits_prompts: bool) -> None:
+    """What vLLM's model_executor/models/config.py asserts before it starts."""
+    if caches_prefixes and not splits_prompts and _keeps_states(model):
+        raise ConfigError(
+            f"enable_prefix_caching cuts prompts where blocks end in {model.name}, whose layers keep states, and vLLM does not start without"
+            " enable_chunked_prefill; leave one of them out."
+        )
 
 
 def _check_known(engine: EngineConfig, version: str) -> None:

@@ -25,7 +25,7 @@ from tests.makers import ONE_SECOND, Ask, make_trace
 from tests.properties import engine_examples as examples
 from tests.reference.cluster import simulate_cluster
 from tests.reference.modes import Pipeline
-from tests.workloads import step_times, tight_config, traces, with_groups
+from tests.workloads import GROUPS, STATEFUL, step_times, tight_config, traces, with_groups
 
 ROUTERS = ("round_robin", "least_loaded", "llm_d:scrape_interval_s=7,lru_blocks=3", "llm_d_precise:queue=0,kv=0")
 
@@ -65,7 +65,7 @@ def workloads(draw: st.DrawFn) -> tuple[Trace, SchedulerConfig]:
     policies = st.sampled_from(("fcfs", "priority"))
     config = tight_config(draw, trace, least_spare=2, scheduling_policy=policies, enable_prefix_caching=st.booleans())
     rules = replace(config.engine.rules, paces_decodes=draw(st.booleans()))
-    return trace, draw(with_groups(changed(config, rules=rules)))
+    return trace, draw(with_groups(changed(config, rules=rules), (*GROUPS, *STATEFUL)))
 
 
 @examples(100)

@@ -96,16 +96,17 @@ def load_parts(data: Mapping[str, Any]) -> tuple[Trace, SchedulerConfig, Recorde
     """What went into a recorded run."""
     requests = _by_arrival(data)
     rows = {number: row for row, (number, _) in enumerate(requests)}
-    num_never_kept = data.get("derived", {}).get("num_prefill_lookahead", 0) - 1
-    ordered = [_as_served(request, num_never_kept) for _, request in requests]
+    has_states = any(group[0] == "states" for group in data["config"].get("kv_groups") or ())
+    num_left = max(data.get("derived", {}).get("num_prefill_lookahead", 0) - 1, int(has_states))
+    ordered = [_as_served(request, num_left) for _, request in requests]
     trace = _trace(ordered, [number for number, _ in requests], rows, data["config"])
     config = _config(data["config"], release_for(data.get("vllm_version", RECORDED_VERSION)).rules)
     return trace, config, RecordedStepTime(*(data["time"][name] for name in ("base_ns", "per_token_ns", "per_ctx_ns")))
 
 
-def _as_served(request: Mapping[str, Any], num_never_kept: int) -> Mapping[str, Any]:
-    """A prompt that is computed for others lacks its end, where their drafters write that anew."""
-    num_tokens = handed_over(request["prompt_len"], max(0, num_never_kept))
+def _as_served(request: Mapping[str, Any], num_left: int) -> Mapping[str, Any]:
+    """A prompt that is computed for others lacks its end, where they compute that themselves."""
+    num_tokens = handed_over(request["prompt_len"], num_left)
     return {**request, "prompt_len": num_tokens} if request.get("remote_decode") else request
 
 
@@ -160,11 +161,21 @@ def _config(recorded: Mapping[str, Any], rules: SchedulingRules) -> SchedulerCon
     arguments = {name: value for name, value in (ABSENT | dict(recorded)).items() if name not in MODE_KEYS}
     groups = arguments.pop("kv_groups", None) or [["full", 1]]
     interval = arguments.pop("prefix_cache_retention_interval", None)
+    caches = arguments["enable_prefix_caching"]
+    num_drafts = (recorded.get("spec") or {}).get("k", 0)
     return scheduler_config(
         num_gpu_blocks=arguments.pop("num_blocks"),
         scheduling_policy=arguments.pop("policy"),
-        kv_groups=tuple(KVGroup(None if group[0] == "full" else group[1]) for group in groups),
+        kv_groups=tuple(_group(group) for group in groups if caches or group[0] != "states"),
+        num_state_blocks=0 if caches else sum(group[0] == "states" for group in groups) * (1 + num_drafts),
         rules=rules,
         prefix_cache_retention_interval=DENSELY if interval is None else interval,
         **arguments,
     )
+
+
+def _group(recorded: Sequence[Any]) -> KVGroup:
+    kind, size = recorded[0], recorded[1]
+    if kind == "states":
+        return KVGroup(window=2, keeps_states=True, writes_checkpoints=bool(size))
+    return KVGroup(None if kind == "full" else size)

@@ -50,7 +50,7 @@ class Run(NamedTuple):
 
 def run_fast(case: Case) -> Run:
     """Replay with what the product uses: counters and leaps, or, for what cannot be leapt over, the engine that walks."""
-    if not case.modes.are_plain or case.config.keeps_windows_sparsely:
+    if not case.modes.are_plain or case.config.caches_with_gaps:
         return run_walking(case)
     steps: list[LogRow] = []
     source = RequestSource(case.trace, case.config, capacity_too=False)

@@ -26,7 +26,8 @@ class Scripts:
         self._scripts = case.scripts or [UNSCRIPTED] * len(case.trace)
         self._block_size = case.config.block_size
         self._recv_token_s = case.modes.transfers.recv_token_s if case.modes.transfers else 0.0
-        self._num_never_kept = case.modes.speculation.unfinished_tokens if case.modes.speculation else 0
+        num_never_kept = case.modes.speculation.unfinished_tokens if case.modes.speculation else 0
+        self._num_left = max(num_never_kept, case.config.num_tokens_left_to_decode)
         self._have_come: set[Request] = set()
 
     def _of(self, request: Request) -> Script:
@@ -43,7 +44,7 @@ class Scripts:
         if script.remote_tokens is not None:
             return script.remote_tokens // self._block_size * self._block_size
         is_there = script.is_remote and request not in self._have_come
-        return handed_over(request.num_prompt_tokens, self._num_never_kept) if is_there else 0
+        return handed_over(request.num_prompt_tokens, self._num_left) if is_there else 0
 
     def loads_in_step(self, request: Request) -> bool:
         return self._of(request).loads_in_step

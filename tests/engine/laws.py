@@ -121,7 +121,7 @@ def victims_are_chosen_by_policy(workload: Workload, done: Run) -> None:
 
 
 def tokens_are_granted_greedily(workload: Workload, done: Run) -> None:
-    """In order, each gets what it wants within its cap and the budget left; a row that reaches the end samples."""
+    """In order, each gets what it wants within its cap and the budget left, or less for a state's sake; a row that reaches the end samples."""
     for moment in moments(workload, done):
         longest = moment.longest_chunk(workload.config)
         budget = workload.config.token_budget
@@ -129,7 +129,8 @@ def tokens_are_granted_greedily(workload: Workload, done: Run) -> None:
         for name, tokens, computed, _ in moment.step["sched"]:
             wanted = min(moment.known[name] - computed, longest)
             assert tokens <= wanted
-            assert moment.step["preempted"] or tokens == min(wanted, budget)
+            is_greedy = not (moment.step["preempted"] or workload.config.keeps_states)
+            assert tokens == min(wanted, budget) if is_greedy else 0 < tokens <= budget
             budget -= tokens
             sampled += [name] * (tokens + computed == moment.known[name])
         assert moment.step["sampled"] == sampled
@@ -164,17 +165,18 @@ def every_token_is_accounted_for(workload: Workload, done: Run) -> None:
 
 
 def blocks_are_conserved(workload: Workload, done: Run) -> None:
-    """All are free after the run; with full attention each request's table grows to what its tokens fill."""
+    """All are free after the run; with full attention each request's table grows to what its tokens fill, beside states that it has throughout."""
     config = workload.config
     assert not done.steps or done.steps[-1]["free_after"] == config.num_usable_blocks
     if any(group.window for group in config.kv_groups):
         return
     for moment in moments(workload, done):
-        for _, tokens, computed, new_blocks in moment.step["sched"]:
+        for name, tokens, computed, new_blocks in moment.step["sched"]:
             grown = -(-(computed + tokens) // config.block_size) - -(-computed // config.block_size)
-            assert new_blocks == grown * len(config.kv_groups)
+            states = config.num_state_blocks if name in moment.admitted else 0
+            assert new_blocks == grown * len(config.kv_groups) + states
         tables = [-(-moment.computed_after[name] // config.block_size) for name in moment.step["running"]]
-        held = config.num_usable_blocks - moment.step["free"]
+        held = config.num_usable_blocks - moment.step["free"] - config.num_state_blocks * len(tables)
         assert held <= sum(tables) * len(config.kv_groups)
         assert config.engine.enable_prefix_caching or held == sum(tables) * len(config.kv_groups)
 
@@ -193,7 +195,7 @@ def nobody_waits_without_a_reason(workload: Workload, done: Run) -> None:
         chunk = min(known, moment.longest_chunk(config))
         held_up = chunk > budget and not config.engine.enable_chunked_prefill
         tokens = known if config.engine.scheduler_reserve_full_isl else min(chunk, budget)
-        needed = -(-tokens // config.block_size) * len(config.kv_groups)
+        needed = -(-tokens // config.block_size) * len(config.kv_groups) + config.num_state_blocks
         reserve = config.watermark_blocks if step["running"] else 0
         assert held_up or needed + reserve > step["free"]
 

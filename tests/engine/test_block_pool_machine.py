@@ -122,7 +122,7 @@ class PoolMachine(RuleBasedStateMachine):
         holder = data.draw(st.sampled_from(self.holders))
         count = data.draw(st.integers(0, len(holder.keyed)))
         assert holder.held.num_before(holder.first + count) == count
-        self.pool.give_back(holder.held, holder.first + count)
+        self.pool.give_back(holder.held.cut_off(holder.first + count))
         passed, holder.keyed = holder.keyed[:count], holder.keyed[count:]
         holder.first += count
         self.free += self.dropped(passed)
@@ -141,7 +141,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.holders.remove(holder)
         num_unhashed = min(1, len(holder.private))
         self.pool.release(len(holder.private) - num_unhashed, num_unhashed)
-        self.pool.give_back(holder.held, LONGEST)
+        self.pool.give_back(holder.held.cut_off(LONGEST))
         for block in holder.private[: len(holder.private) - num_unhashed]:
             block.content = -1
         line = self.dropped(holder.keyed + holder.private)

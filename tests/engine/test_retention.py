@@ -61,9 +61,9 @@ def test_the_third_that_begins_alike_finds_it(engine: Engine) -> None:
 
 def test_chunked_attention_and_full_attention_keep_all() -> None:
     """Of a model without sliding windows nothing is left out."""
-    assert not make_config(prefix_cache_retention_interval=0).keeps_windows_sparsely
+    assert not make_config(prefix_cache_retention_interval=0).caches_with_gaps
     chunked = (KVGroup(window=10, is_kept_sparsely=False), KVGroup())
-    assert not make_config(prefix_cache_retention_interval=0, kv_groups=chunked).keeps_windows_sparsely
+    assert not make_config(prefix_cache_retention_interval=0, kv_groups=chunked).caches_with_gaps
 
 
 @pytest.mark.parametrize(("version", "interval"), [("0.29.0", "None"), ("0.30.0", 0), ("0.33.0", 0)])

@@ -48,6 +48,10 @@ class BlockPool:
         holders = self._holders.get(key)
         return next(iter(holders)) if holders else None
 
+    def content(self, block: int) -> ContentKey | None:
+        """What can be found in a block."""
+        return self._content[block]
+
     def num_free_among(self, blocks: Iterable[int]) -> int:
         """How many of these blocks nobody holds: touching them takes them from the free list."""
         return sum(1 for block in blocks if block != NULL_BLOCK and self._ref_cnt[block] == 0)
@@ -59,7 +63,7 @@ class BlockPool:
         for _ in range(num_blocks):
             block = self._next()
             del self._free[block]
-            self._evict(block)
+            self.forget(block)
             self._ref_cnt[block] = 1
             taken.append(block)
         return taken
@@ -86,6 +90,8 @@ class BlockPool:
 
     def keep_content(self, block: int, key: ContentKey, number: int = 0) -> None:
         """Make a full block findable, that number of a prompt; a duplicate of a content is kept beside the older ones."""
+        if self._content[block] is not None:
+            self._lose_content(block)
         self._content[block] = key
         self._number[block] = number
         self._num_uses[block] = 1
@@ -105,16 +111,20 @@ class BlockPool:
         assert self._ref_cnt[block] >= 0, f"block {block} released more often than held"
         return self._ref_cnt[block] == 0
 
-    def _evict(self, block: int) -> None:
+    def forget(self, block: int) -> None:
+        """What is in a block cannot be found any more; vLLM counts that as an eviction."""
+        if self._content[block] is not None:
+            self._lose_content(block)
+            self.num_evictions += 1
+
+    def _lose_content(self, block: int) -> None:
         key = self._content[block]
-        if key is None:
-            return
+        assert key is not None, f"nothing can be found in block {block}"
         holders = self._holders[key]
         del holders[block]
         if not holders:
             del self._holders[key]
         self._content[block] = None
-        self.num_evictions += 1
 
     def check_integrity(self) -> None:
         """Free and held blocks make up the pool, and every findable content is in the block that claims it."""

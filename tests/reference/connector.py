@@ -102,7 +102,7 @@ class Remote:
             return max(0, script.remote_tokens // self._block_size * self._block_size - hit.num_tokens)
         if not script.is_remote or request.has_asked_remote:
             return 0
-        num_tokens = handed_over(request.num_prompt_tokens, self._kv.num_never_kept)
+        num_tokens = handed_over(request.num_prompt_tokens, self._kv.num_left_to_decode)
         return max(0, num_tokens - hit.num_tokens)
 
     def load(self, request: Request, hit: PrefixHit, num_external: int) -> None:  # noqa: ARG002 - a connector's interface
@@ -138,9 +138,9 @@ class Remote:
         return over
 
 
-def handed_over(num_prompt_tokens: int, num_never_kept: int) -> int:
+def handed_over(num_prompt_tokens: int, num_left: int) -> int:
     """Tokens of a prompt that are prefilled elsewhere."""
-    return num_prompt_tokens - num_never_kept if num_prompt_tokens > num_never_kept else num_prompt_tokens
+    return num_prompt_tokens - num_left if num_prompt_tokens > num_left else num_prompt_tokens
 
 
 def over_by(jobs: Sequence[Job], until_s: float) -> list[Job]:

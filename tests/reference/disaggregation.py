@@ -78,7 +78,7 @@ class Pool:
     def num_handed_over(self, request: Request) -> int:
         """Tokens of its prompt that are prefilled for it elsewhere."""
         num_never_kept = self.speculation.unfinished_tokens if self.speculation else 0
-        return handed_over(request.num_prompt_tokens, num_never_kept)
+        return handed_over(request.num_prompt_tokens, max(num_never_kept, self.config.num_tokens_left_to_decode))
 
 
 @dataclass

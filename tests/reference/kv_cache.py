@@ -42,7 +42,9 @@ class KVCacheManager:
         self._lookahead = speculation.lookahead if speculation else 0
         self._drops_last_hit = bool(speculation and speculation.drops_last_hit)
         self.num_never_kept = speculation.unfinished_tokens if speculation else 0
+        self.num_left_to_decode = max(self.num_never_kept, config.num_tokens_left_to_decode)
         self._hash_lookahead = speculation.hash_lookahead if speculation else 0
+        self._num_drafts = speculation.k if speculation else 0
         self._block_size = config.block_size
         self._groups = config.kv_groups
         self.pool = BlockPool(
@@ -50,6 +52,7 @@ class KVCacheManager:
             unhashed_blocks_first=config.engine.rules.unhashed_blocks_first,
             evicts_by=config.engine.prefix_cache_eviction,
         )
+        self.start_pass()
         self.no_hit = PrefixHit(0, tuple(() for _ in self._groups))
 
     def find_prefix(self, request: Request) -> PrefixHit:
@@ -62,6 +65,21 @@ class KVCacheManager:
             longest = self._longest_match_alone(request) * self._block_size
             request.junction = longest if longest > hit.num_tokens else 0
         return hit
+
+    def find_prefix_before_load(self, request: Request) -> PrefixHit | None:
+        """What full attention has of the request, where the rest with its states comes from elsewhere; None where states reach further, or there are none."""
+        if not self._config.keeps_states or not self._config.engine.enable_prefix_caching:
+            return None
+        num_blocks = max(0, self._longest_full_match(request) - self._drops_last_hit)
+        limit = (request.num_tokens - max(1, self._hash_lookahead)) // self._block_size
+        blocks: list[tuple[int, ...]] = []
+        for number, group in enumerate(self._groups):
+            lengths = range(limit, 0, -1) if group.window is not None else (num_blocks,)
+            longest = next((length for length in lengths if self._match(request, number, length) is not None), 0)
+            if longest > num_blocks:
+                return None
+            blocks.append(self._match(request, number, longest) or ())
+        return PrefixHit(num_blocks * self._block_size, tuple(blocks))
 
     def _longest_match_alone(self, request: Request) -> int:
         """Blocks that the kind of layers has which vLLM asks first: full attention, or without any that of the first group."""
@@ -79,13 +97,16 @@ class KVCacheManager:
         interval = self._config.retention_interval
         if group.window is None or interval is None or not group.is_kept_sparsely:
             return True
+        if group.keeps_states:
+            return self._is_segment(index + 1) or index + 1 in [
+                end // self._block_size for end in self._boundaries(request)
+            ]
         needed = blocks_for(group.window - 1, self._block_size) + self._drops_last_hit
         for tokens in self._boundaries(request):
             end = tokens // self._block_size + self._drops_last_hit
             if end - needed <= index < end:
                 return True
-        segment = interval // self._block_size
-        place = index - self._drops_last_hit
+        segment, place = interval // self._block_size, index - self._drops_last_hit
         return interval > 0 and (needed >= segment or (place >= 0 and place % segment >= segment - needed))
 
     def _boundaries(self, request: Request) -> list[int]:
@@ -134,22 +155,89 @@ class KVCacheManager:
 
     def can_admit(self, request: Request, hit: PrefixHit, *, reserve: int, num_external: int = 0) -> bool:
         """The admission gate: whether everything known of the request fits now, `reserve` blocks left over."""
+        if self._is_of_this_pass(hit):
+            return False
         tables = request.block_tables or self._begun(request, hit, num_external)
         needed = self._num_missing(request.num_tokens, tables)
+        computed = request.num_computed_tokens + hit.num_tokens + num_external
+        needed += sum(self._states_missing(request, tables, computed, request.num_tokens))
         if not request.block_tables:
-            needed += sum(map(self.pool.num_free_among, tables))
+            needed += self._num_evictable(hit, tables) + self._config.num_state_blocks
         return needed + reserve <= self.pool.num_free_blocks
 
     def num_still_to_take(self, request: Request, num_ahead: int) -> int:
         """What a request that has begun will ask for until its prompt's end and those tokens behind it."""
         tables = request.block_tables or self.no_hit.blocks
-        return self._num_missing(request.num_tokens, tables, num_ahead)
+        computed = max(request.num_computed_tokens, request.num_loaded_tokens)
+        states = self._states_missing(request, tables, computed, request.num_tokens)
+        return self._num_missing(request.num_tokens, tables, num_ahead) + sum(states)
 
     def _num_missing(self, num_tokens: int, tables: Sequence[Sequence[int]], num_ahead: int = 0) -> int:
         """What these tables lack, as far as a group ever holds so much at once."""
         num_tokens = min(num_tokens, self._config.max_model_len) + num_ahead
-        most = [most_blocks(group, num_tokens, self._config) for group in self._groups]
+        most = [0 if group.keeps_states else most_blocks(group, num_tokens, self._config) for group in self._groups]
         return sum(max(0, count - len(table)) for count, table in zip(most, tables, strict=True))
+
+    def _num_evictable(self, hit: PrefixHit, tables: Sequence[Sequence[int]]) -> int:
+        """Free blocks among those that a request begins with; vLLM counts those of states also where a load reaches past them."""
+        found = [
+            blocks if group.keeps_states else table
+            for group, table, blocks in zip(self._groups, tables, hit.blocks, strict=True)
+        ]
+        return sum(map(self.pool.num_free_among, found))
+
+    # -- states ----------------------------------------------------------------------------------------------------
+
+    def start_pass(self) -> None:
+        """States that are made findable from now on are there for other requests with the next pass only: this one has yet to compute them."""
+        self._states_of_this_pass: set[tuple[int, int]] = set()
+
+    def _is_of_this_pass(self, hit: PrefixHit) -> bool:
+        held = zip(self._groups, hit.blocks, strict=True)
+        contents = {self.pool.content(table[-1]) for group, table in held if group.keeps_states and table}
+        return bool(contents & self._states_of_this_pass)
+
+    def _states_missing(self, request: Request, tables: Sequence[Sequence[int]], start: int, end: int) -> list[int]:
+        """By group, the blocks for states that a chunk from `start` to `end` takes, as vLLM foretells them: of those it fills the last, and the one before where
+        it can be written; one for each draft from a request's beginning on.
+        """
+        missing = []
+        for group, table in zip(self._groups, tables, strict=True):
+            most = 1 + self._writes_before_end(request, group, start, end)
+            most += 0 if request.holds_states else self._num_drafts
+            wanted = blocks_for(end, self._block_size) + self._num_drafts - len(table)
+            missing.append(min(wanted, most) if group.keeps_states else 0)
+        return missing
+
+    def _grow_states(self, request: Request, number: int, table: list[int], start: int, end: int) -> int:
+        """Make a table one for states up to a chunk's end, its last blocks those for drafts; how many blocks were taken."""
+        writes_before_end = self._writes_before_end(request, self._groups[number], start, end)
+        total, length = blocks_for(end, self._block_size) + self._num_drafts, len(table)
+        if total <= length and not writes_before_end:
+            return 0
+        request.states_before[number] = length - 1 - (self._num_drafts if request.holds_states else 0)
+        first_held = total - self._num_drafts - 1 - writes_before_end
+        table += [NULL_BLOCK] * (first_held - length)
+        if request.holds_states:
+            for index in range(length - self._num_drafts, min(length, first_held)):
+                table.append(table[index])
+                table[index] = NULL_BLOCK
+        num_new = max(0, total - len(table))
+        table += self.pool.take(num_new)
+        return num_new
+
+    def _writes_before_end(self, request: Request, group: KVGroup, start: int, end: int) -> bool:
+        """Whether the pass writes a state before a chunk's end too; where few places are kept, in the prompt's last chunk alone."""
+        if self._config.retention_interval == 0 and end < prefill_end(request):
+            return False
+        return self.can_write_before_end(group, start, end)
+
+    def can_write_before_end(self, group: KVGroup, start: int, end: int) -> bool:
+        """Whether a pass over a chunk can write the last state before its end that others can go on from: is_mamba_prefill_checkpoint_valid."""
+        place, size = self.last_state(end), self._block_size
+        return group.writes_checkpoints and start % size == 0 and start + size <= place < end
+
+    # --------------------------------------------------------------------------------------------------------------
 
     def _begun(self, request: Request, hit: PrefixHit, num_external: int) -> list[list[int]]:
         """The tables with which a request begins behind a hit and what comes from elsewhere: null where windows have passed."""
@@ -179,47 +267,128 @@ class KVCacheManager:
         hit = hit or self.no_hit
         computed = request.num_computed_tokens + hit.num_tokens + num_external
         ahead = self._lookahead if num_new_tokens else 0
-        total = blocks_for(min(computed + num_new_tokens + ahead, self._config.max_model_len), self._block_size)
+        end = computed + num_new_tokens
+        total = blocks_for(min(end + ahead, self._config.max_model_len), self._block_size)
         tables = request.block_tables or self._begun(request, hit, num_external)
-        new = [max(0, total - len(table)) for table in tables]
-        evictable = 0 if request.block_tables else sum(map(self.pool.num_free_among, tables))
-        if sum(new) + evictable + reserve > self.pool.num_free_blocks:
+        new = [
+            0 if group.keeps_states else max(0, total - len(table))
+            for group, table in zip(self._groups, tables, strict=True)
+        ]
+        states = self._states_missing(request, tables, computed, end)
+        lasting = 0 if request.block_tables else self._config.num_state_blocks
+        evictable = 0 if request.block_tables else self._num_evictable(hit, tables)
+        needed = sum(new) + sum(states) + lasting + evictable + reserve
+        if self._is_of_this_pass(hit) or needed > self.pool.num_free_blocks:
             return None
         if not request.block_tables:
             request.block_tables = tables
             request.num_hashed_blocks = [len(table) for table in tables]
             for table in tables:
                 self.pool.touch(table)
-        for table, count in zip(tables, new, strict=True):
-            table.extend(self.pool.take(count))
+        for number, (group, table) in enumerate(zip(self._groups, tables, strict=True)):
+            if group.keeps_states:
+                new[number] = self._grow_states(request, number, table, computed, end)
+            else:
+                table.extend(self.pool.take(new[number]))
+        request.holds_states = True
+        writes = [
+            self._writes_before_end(request, group, computed, end) for group in self._groups if group.keeps_states
+        ]
+        request.written_states = (
+            (blocks_for(end, self._block_size) - 2, self.last_state(end) // self._block_size) if any(writes) else None
+        )
+        request.state_blocks += self.pool.take(lasting)
         if num_new_tokens:
-            self.keep_full_blocks(request, computed + num_new_tokens)
-        return sum(new)
+            self.keep_full_blocks(request, end)
+        return sum(new) + lasting
 
     def keep_full_blocks(self, request: Request, num_tokens: int) -> None:
         """Make blocks that are filled with known tokens findable."""
         if not self._config.engine.enable_prefix_caching:
             return
-        finished = max(0, min(num_tokens, request.num_tokens) - self.num_never_kept)
+        never = self.num_never_kept if len(self._groups) == 1 or self._drops_last_hit else 0
+        finished = max(0, min(num_tokens, request.num_tokens) - never)
         full = min(finished, max(0, request.num_tokens - self._hash_lookahead)) // self._block_size
         keys = request.block_keys.upto(full)
         for group, table in enumerate(request.block_tables):
-            for index in range(request.num_hashed_blocks[group], full):
+            first = request.num_hashed_blocks[group]
+            for index in range(first, full):
                 if table[index] != NULL_BLOCK and self.is_retained(request, self._groups[group], index):
                     self.pool.keep_content(table[index], (group, keys[index]), index)
-            request.num_hashed_blocks[group] = max(full, request.num_hashed_blocks[group])
+            request.num_hashed_blocks[group] = max(full, first)
+            if self._groups[group].keeps_states:
+                self._keep_last_state(request, group, full)
+                contents = {self.pool.content(block) for block in table[first:full] if block != NULL_BLOCK}
+                self._states_of_this_pass |= {content for content in contents if content is not None}
+
+    def _keep_last_state(self, request: Request, group: int, full: int) -> None:
+        """The state that a pass wrote before its chunk's end, and that behind which others can go on, can be found as that of its place."""
+        last = self.last_state(request.num_prompt_tokens) // self._block_size
+        if request.written_states:
+            index, place = request.written_states
+            block = request.block_tables[group][index]
+            if place in (last, request.junction // self._block_size) or self._is_segment(place):
+                self._call(block, (group, request.block_keys.upto(place)[place - 1]), place - 1)
+            else:
+                self.pool.forget(block)
+        elif self._config.engine.rules.stops_before_last_token and full == last > 0:
+            block = request.block_tables[group][last - 1]
+            if block != NULL_BLOCK:
+                self._call(block, (group, request.block_keys.upto(last)[last - 1]), last - 1)
+
+    def _call(self, block: int, key: tuple[int, int], number: int) -> None:
+        """The block can be found by this content and no other; vLLM 0.32 takes it for one of this pass as long as it is held."""
+        is_new = self.pool.content(block) != key
+        if is_new:
+            self.pool.keep_content(block, key, number)
+        if is_new or self._config.engine.rules.marks_last_state_again:
+            self._states_of_this_pass.add(key)
+
+    def _is_segment(self, num_blocks: int) -> bool:
+        """Whether states stay cached after so many blocks of any prompt."""
+        interval = self._config.retention_interval
+        return interval is None or (interval > 0 and num_blocks % (interval // self._block_size) == 0)
+
+    def last_state(self, num_tokens: int) -> int:
+        """Up to where the states of so many tokens can be found."""
+        size = self._block_size
+        if self._drops_last_hit:
+            return max(0, num_tokens // size - 1) * size
+        num_left = max(1, self._hash_lookahead) if self._config.engine.rules.stops_before_last_token else 0
+        return max(0, num_tokens - num_left) // size * size
 
     def free(self, request: Request) -> None:
         """Release all that the request holds."""
         for table in request.block_tables:
             self.pool.release(table)
+        self.pool.release(request.state_blocks)
+        request.state_blocks = []
+        request.states_before = {}
+        request.holds_states = False
+        request.written_states = None
         request.block_tables = []
         request.num_hashed_blocks = []
 
     def free_passed_windows(self, request: Request) -> None:
         """Give back what lies wholly before the windows of the next token that is processed."""
         processed = request.num_computed_tokens - request.num_in_flight_tokens
-        for group, table in zip(self._groups, request.block_tables, strict=False):
+        for number, (group, table) in enumerate(zip(self._groups, request.block_tables, strict=False)):
             passed = min(self._num_passed(group, processed), len(table))
-            self.pool.release([block for block in table[:passed] if block != NULL_BLOCK])
-            table[:passed] = [NULL_BLOCK] * passed
+            first = self._first_to_free(group, table, passed)
+            self.pool.release([block for block in table[first:passed] if block != NULL_BLOCK])
+            table[first:passed] = [NULL_BLOCK] * (passed - first)
+            before = request.states_before.get(number, -1)
+            if group.keeps_states and 0 <= before < blocks_for(processed, self._block_size) - 1:
+                self.pool.release([table[before]])
+                table[before] = NULL_BLOCK
+
+    def _first_to_free(self, group: KVGroup, table: list[int], passed: int) -> int:
+        """Of the blocks that were passed, none before a gap, where that is a version's rule."""
+        if not group.keeps_states or self._config.engine.rules.frees_states_behind_gaps:
+            return 0
+        return next((index + 1 for index in reversed(range(passed)) if table[index] == NULL_BLOCK), 0)
+
+
+def prefill_end(request: Request) -> int:
+    """Up to where chunks are cut: of a preempted request, all but the last token."""
+    return max(request.num_prompt_tokens, request.num_tokens - 1)

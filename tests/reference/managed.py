@@ -550,6 +550,7 @@ def until_interrupted(replica: Any) -> Process:
 def again(request: Request) -> Request:
     fresh = copy(request)
     fresh.block_tables, fresh.num_hashed_blocks = list(request.block_tables), list(request.num_hashed_blocks)
+    fresh.state_blocks, fresh.states_before = list(request.state_blocks), dict(request.states_before)
     fresh.others = [again(other) for other in request.others]
     for other in fresh.others:
         other.first = fresh

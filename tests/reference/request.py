@@ -65,6 +65,10 @@ class Request:
     failed: str | None = None
     block_tables: list[list[int]] = field(default_factory=list)
     num_hashed_blocks: list[int] = field(default_factory=list)
+    state_blocks: list[int] = field(default_factory=list)
+    states_before: dict[int, int] = field(default_factory=dict)
+    holds_states: bool = False
+    written_states: tuple[int, int] | None = None
     first: "Request | None" = None
     num_answered: int = 0
     others: list["Request"] = field(default_factory=list)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from sim.engine.config import SchedulerConfig
 from sim.errors import EngineCrashError
 from tests.reference.connector import Connector, connector
-from tests.reference.kv_cache import KVCacheManager, PrefixHit, blocks_for
+from tests.reference.kv_cache import KVCacheManager, PrefixHit, blocks_for, prefill_end
 from tests.reference.modes import PLAIN, Modes
 from tests.reference.queues import FairShareQueue, FcfsQueue, WaitingQueue, waiting_queue
 from tests.reference.request import Request, RequestStatus
@@ -183,6 +183,7 @@ class Scheduler:
         """Running requests first, in order of admission; then the waiting, unless someone had to be preempted."""
         self.num_calls += 1
         self._finished_since = False
+        self.kv.start_pass()
         budget, spec = self._config.token_budget, self._spec
         input_budget = self._config.engine.max_num_batched_tokens if spec else budget
         this = Pass(budget, input_budget, spec.draft_slots if spec else 0, self._longest_chunk())
@@ -249,7 +250,32 @@ class Scheduler:
             return 0
         room = self._config.max_model_len - 1 - request.num_computed_tokens
         num_tokens = max(0, min(request.num_wanted_tokens, this.longest_chunk, this.budget, room))
+        num_tokens = self._to_a_state(request, request.num_computed_tokens, num_tokens)
         return self._short_of_the_end(request, request.num_computed_tokens, num_tokens)
+
+    def _to_a_state(self, request: Request, start: int, num_tokens: int) -> int:
+        """A chunk's tokens, fewer where layers keep states: these are written as a chunk ends, and wanted at the ends of blocks."""
+        last = prefill_end(request)
+        groups = [group for group in self._config.kv_groups if group.keeps_states]
+        if not groups or start >= last:
+            return num_tokens
+        size, end = self._config.block_size, start + num_tokens
+        writes_before_end = end >= last and all(self.kv.can_write_before_end(group, start, last) for group in groups)
+        if end < last and (end // size * size > start or size <= self._longest_prompt_chunk):
+            end = end // size * size
+        stops = []
+        if not writes_before_end:
+            stops.append(self.kv.last_state(request.num_tokens))
+            if start % size:
+                stops.append((start // size + 1) * size)
+        if start < request.junction < start + num_tokens:
+            stops.append(start + (request.junction - start) // size * size)
+        return max(0, min([stop for stop in stops if start < stop < end], default=end) - start)
+
+    @property
+    def _longest_prompt_chunk(self) -> int:
+        threshold = self._config.engine.long_prefill_token_threshold
+        return min(self._config.token_budget, threshold or self._config.token_budget)
 
     def _short_of_the_end(self, request: Request, num_computed_tokens: int, num_tokens: int) -> int:
         """A chunk's tokens, fewer where it would end just ahead of the known tokens' end, which several drafters need whole."""
@@ -391,10 +417,13 @@ class Scheduler:
             return Outcome.SKIPPED if self._config.engine.rules.skips_unchunked_prompts else Outcome.STOPS
         num_external = 0
         if self.connector and not request.num_computed_tokens:
-            found = self.connector.find(request, hit)
+            longer = self.kv.find_prefix_before_load(request)
+            found = self.connector.find(request, longer or hit)
             if found is None:
                 return Outcome.PASSED_OVER
             num_external = found
+            if num_external and longer:
+                hit, request.junction = longer, 0
         if num_external and not request.script.loads_in_step:
             return Outcome.LOADS if self._load(request, hit, num_external) else Outcome.STOPS
         outcome = self._admit(request, hit, num_external, this)
@@ -446,7 +475,8 @@ class Scheduler:
         spec, config = self._spec, self._config
         ahead = 1 + spec.k + spec.lookahead if spec else 0
         needed = sum(self.kv.num_still_to_take(request, ahead) for request in self._unfinished_prefills)
-        return needed + blocks_for(ahead, config.block_size) * len(config.kv_groups)
+        num_groups = sum(not group.keeps_states for group in config.kv_groups)
+        return needed + blocks_for(ahead, config.block_size) * num_groups
 
     def _prefills(self, request: Request) -> None:
         if request not in self._unfinished_prefills:
@@ -470,11 +500,16 @@ class Scheduler:
         wanted = request.num_tokens - computed
         if this.defers_prefills and wanted > 1:
             return Outcome.STOPS
-        num_tokens = self._short_of_the_end(request, computed, min(wanted, this.longest_chunk, this.budget))
+        num_tokens = self._to_a_state(request, computed, min(wanted, this.longest_chunk, this.budget))
+        if num_tokens == 0:
+            return Outcome.STOPS
+        num_tokens = self._short_of_the_end(request, computed, num_tokens)
         if num_tokens == 0:
             passes_over = self._config.engine.rules.passes_over_short_chunks
             return Outcome.PASSED_OVER if passes_over else Outcome.STOPS
         num_padded = self._num_padded(wanted, computed, this)
+        if self._to_a_state(request, computed, num_tokens + num_padded) < num_tokens + num_padded:
+            num_padded = 0
         if num_tokens + num_padded > this.budget or not self._passes_gate(request, hit, num_external):
             return Outcome.STOPS
         num_new_blocks = self.kv.allocate_slots(
@@ -586,7 +621,7 @@ class Scheduler:
             batch.delivered[request.request_id] = num_delivered
         if row.attempt != request.attempt:
             return
-        num_rejected = row.num_drafts - num_accepted
+        num_rejected = row.num_drafts - num_accepted + self._num_trimmed(num_accepted, num_delivered)
         request.num_computed_tokens -= num_rejected
         if self._config.engine.async_scheduling:
             request.num_output_placeholders -= num_rejected + num_delivered
@@ -596,6 +631,10 @@ class Scheduler:
                 self.kv.keep_full_blocks(request, min(request.num_computed_tokens, request.num_tokens - 1))
             if not self._is_complete(request):
                 request.num_drafts = _propose(request, batch.num_drafts_next)
+
+    def _num_trimmed(self, num_accepted: int, num_delivered: int) -> int:
+        """Accepted drafts behind a request's last token, which count as computed before 0.33."""
+        return num_accepted + 1 - num_delivered if self._config.engine.rules.forgets_trimmed_tokens else 0
 
     def _is_complete(self, request: Request) -> bool:
         return request.num_output_tokens >= request.max_tokens or request.num_tokens >= self._config.max_model_len

@@ -7,6 +7,7 @@ from sim.engine.queues import WaitingQueue
 from sim.engine.request import Request
 from sim.engine.unlimited import UNLIMITED
 from sim.engine.walking.batch import Batch
+from sim.engine.walking.connector import Connector
 from sim.engine.walking.progress import Progress
 from sim.engine.walking.running import short_of_the_end
 from sim.engine.walking.state import State
@@ -142,17 +143,25 @@ class Admission:
             return Outcome.SKIPPED if self._skips_long_prompts else Outcome.STOPS
         connector, num_external = self._state.connector, 0
         if connector is not None and not progress.num_computed:
-            num_external = connector.find(progress, num_hit_tokens)
+            hit, num_external = self._find_elsewhere(connector, progress, hit)
             if num_external < 0:
                 return Outcome.PASSED_OVER
-            if num_external:
-                hit = self._slots.behind_load(hit, num_external)
-                if not connector.loads_in_step(progress):
-                    return Outcome.LOADS if self._load(progress, hit, num_external) else Outcome.STOPS
+            if num_external and not connector.loads_in_step(progress):
+                return Outcome.LOADS if self._load(progress, hit, num_external) else Outcome.STOPS
         outcome = self._admit(progress, hit, num_external, batch)
         if outcome is Outcome.ADMITTED and progress.request.lora:
             loras.add(progress.request.lora)
         return outcome
+
+    def _find_elsewhere(self, connector: Connector, progress: Progress, hit: PrefixHit) -> tuple[PrefixHit, int]:
+        """What is used of a hit, and how many tokens come behind it from elsewhere; below 0 where that is not known yet."""
+        before_load = self._slots.find_prefix_before_load(progress)
+        num_external = connector.find(progress, (before_load or hit).num_blocks * self._block_size)
+        if num_external <= 0:
+            return hit, num_external
+        if before_load is not None:
+            hit, progress.request.junction = before_load, 0
+        return self._slots.behind_load(hit, num_external), num_external
 
     def _awaits_kv(self, progress: Progress) -> bool:
         """Whether what is loaded for it is on its way; what has come can be found from here on, as in vLLM."""
@@ -214,12 +223,13 @@ class Admission:
         wanted = progress.num_tokens - computed
         if batch.defers_prefills and wanted > 1:
             return Outcome.STOPS
-        num_tokens = min(wanted, batch.most_tokens)
-        if self._ahead > 1:
-            num_tokens = short_of_the_end(progress, computed, num_tokens, self._ahead)
+        num_tokens = self._slots.chunk(progress, computed, min(wanted, batch.most_tokens))
+        if num_tokens == 0:
+            return Outcome.STOPS
+        num_tokens = short_of_the_end(progress, computed, num_tokens, self._ahead)
         if num_tokens == 0:
             return Outcome.PASSED_OVER if self._state.rules.passes_over_short_chunks else Outcome.STOPS
-        num_padded = self._num_padded(wanted, computed, batch) if self._num_padding else 0
+        num_padded = self._num_padded(progress, wanted, computed, batch) if self._num_padding else 0
         if num_tokens + num_padded > batch.budget or not self._passes_gate(progress, hit):
             return Outcome.STOPS
         num_new_blocks = self._slots.admit(progress, hit, num_external + num_tokens + num_padded, self._state.watermark)
@@ -239,9 +249,12 @@ class Admission:
         batch.grant(progress, num_tokens + num_padded, num_new_blocks, num_padded)
         return Outcome.ADMITTED
 
-    def _num_padded(self, wanted: int, num_computed: int, batch: Batch) -> int:
+    def _num_padded(self, progress: Progress, wanted: int, num_computed: int, batch: Batch) -> int:
         """Drafts that fill up a request that wants one token to the size of the decodes beside it, so that a uniform batch stays one."""
         if wanted != 1 or batch.has_unfinished_prefill or num_computed + self._num_padding + 2 > self._max_model_len:
             return 0
         has_running = len(batch.rows) > len(batch.admitted)
-        return self._num_padding if has_running or num_computed > 0 else 0
+        if not has_running and num_computed == 0:
+            return 0
+        padded = 1 + self._num_padding
+        return self._num_padding if self._slots.chunk(progress, num_computed, padded) == padded else 0

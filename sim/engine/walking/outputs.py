@@ -16,6 +16,7 @@ class Outputs:
         self._slots = state.slots
         self._rotation = state.rotation
         self._is_async = state.is_async
+        self._forgets_trimmed = state.rules.forgets_trimmed_tokens
         self._keeps_verified = state.rules.keeps_verified_blocks and state.modes.speculation is not None
         self._in_flight: list[Batch] = []
         self._unfreed: list[tuple[Batch, Progress]] = []
@@ -99,7 +100,8 @@ class Outputs:
         if row.attempt != progress.attempt:
             progress.request.num_sampled_tokens = progress.num_tokens - progress.num_prompt
             return
-        num_rejected = row.num_drafts - num_accepted
+        num_kept = num_delivered - 1 if self._forgets_trimmed else num_accepted
+        num_rejected = row.num_drafts - num_kept
         progress.num_computed -= num_rejected
         if self._is_async:
             progress.num_placeholders -= num_rejected + num_delivered

@@ -29,6 +29,7 @@ class Running:
         self._ends_at_own_preemption = state.policy.ends_scan_at_own_preemption
         self._refunds = state.rules.refunds_preempted_tokens or state.modes.swap_space is not None
         self._steps_back = state.rules.steps_back
+        self._ends_chunks_for_states = state.config.keeps_states
 
     def schedule(self, batch: Batch) -> None:
         """Grant all that is asked for, or else in order of admission, preempting where blocks run out."""
@@ -121,6 +122,8 @@ class Running:
         if num_tokens > 1:
             num_tokens = min(num_tokens, batch.most_tokens)
         num_tokens = max(0, min(num_tokens, self._last_position - computed))
+        if self._ends_chunks_for_states:
+            num_tokens = self._slots.chunk(progress, computed, num_tokens)
         return num_tokens if self._ahead < 2 else short_of_the_end(progress, computed, num_tokens, self._ahead)
 
     def _victim(self) -> Progress:

@@ -63,6 +63,7 @@ class Scheduler:
         state.num_calls += 1
         state.has_told_finished = True
         state.slots.lowest_blank = state.slots.pool.num_blank
+        state.slots.start_pass()
         batch = Batch(state.num_calls, self._token_budget, self._input_budget, self._draft_slots, state.longest_chunk)
         batch.spare_rows = state.spare_rows
         if logs:

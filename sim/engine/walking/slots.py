@@ -16,18 +16,28 @@ class Slots:
     def __init__(self, config: SchedulerConfig, speculation: Speculation | None, num_keys: int) -> None:
         hash_lookahead = speculation.num_hash_lookahead_tokens if speculation else 0
         self._num_dropped = int(speculation.drops_last_hit) if speculation else 0
-        self.kv = KVCacheManager(config, num_keys, hash_lookahead, self._num_dropped)
+        num_drafts = speculation.num_speculative_tokens if speculation else 0
+        self.kv = KVCacheManager(config, num_keys, hash_lookahead, self._num_dropped, num_drafts)
         self.pool = self.kv.pool
         self._block_size = config.block_size
-        self.num_groups = self.kv.num_groups
+        self.num_groups = self.kv.num_token_groups
         self._has_windows = config.has_windows
         self._max_model_len = config.max_model_len
         self._lookahead = speculation.num_lookahead_tokens if speculation else 0
         self._caches_prefixes = config.engine.enable_prefix_caching
-        self._keeps_sparsely = config.keeps_windows_sparsely
-        self._num_never_kept = speculation.num_tokens_not_kept if speculation else 0
+        self._keeps_sparsely = config.caches_with_gaps
+        self._num_never_kept = 0
+        if speculation and (self.kv.num_groups == 1 or self._num_dropped):
+            self._num_never_kept = speculation.num_tokens_not_kept
         self._num_unhashed = max(self._num_never_kept, hash_lookahead)
         self.lowest_blank = self.pool.num_blank
+
+    def start_pass(self) -> None:
+        """A pass of the scheduler begins."""
+
+    def chunk(self, progress: Progress, num_computed: int, num_tokens: int) -> int:  # noqa: ARG002 - for layers that keep states
+        """Of so many tokens behind those that are computed, how many a pass takes."""
+        return num_tokens
 
     def find_prefix(self, progress: Progress) -> PrefixHit:
         """The longest cached prefix of a waiting request that can be used."""
@@ -37,6 +47,10 @@ class Slots:
         if self._keeps_sparsely:
             progress.request.junction = hit.num_alone * self._block_size if hit.num_alone > hit.num_blocks else 0
         return hit
+
+    def find_prefix_before_load(self, progress: Progress) -> PrefixHit | None:  # noqa: ARG002 - for layers that keep states
+        """What can be used of one whose other tokens come from elsewhere, where that differs."""
+        return None
 
     def behind_load(self, hit: PrefixHit, num_external: int) -> PrefixHit:
         """What a request needs of a hit where so many tokens come from elsewhere."""
@@ -129,11 +143,15 @@ class Slots:
         hashed = min(num_tokens - self._num_never_kept, progress.num_tokens - self._num_unhashed)
         full = hashed // self._block_size
         if full > progress.num_full:
-            shared = progress.request.num_shared_blocks
-            if progress.num_full < shared or self._keeps_sparsely:
-                self.kv.keep_shared_blocks(progress.request, full * self._block_size)
-            progress.num_full = full
-            progress.next_full = (full + 1) * self._block_size
+            self._keep_blocks(progress, full)
+
+    def _keep_blocks(self, progress: Progress, full: int) -> None:
+        """The blocks before number `full` can be found."""
+        shared = progress.request.num_shared_blocks
+        if progress.num_full < shared or self._keeps_sparsely:
+            self.kv.keep_shared_blocks(progress.request, full * self._block_size)
+        progress.num_full = full
+        progress.next_full = (full + 1) * self._block_size
 
     def free_passed_windows(self, progress: Progress) -> None:
         """Give back what lies wholly before the windows of the next token that is processed."""

@@ -16,6 +16,7 @@ from sim.engine.walking.progress import Progress
 from sim.engine.walking.ranked_eviction import RankedSlots
 from sim.engine.walking.rotation import Rotation, rotates
 from sim.engine.walking.slots import Slots
+from sim.engine.walking.stateful_slots import StatefulSlots
 from sim.specs.engine import batches_in_flight
 
 
@@ -172,4 +173,6 @@ def _slots(config: SchedulerConfig, modes: Modes, num_keys: int) -> Slots:
         return ContiguousSlots(config, modes.drafting, num_keys)
     if modes.evicts_by != "lru":
         return RankedSlots(config, modes.drafting, modes.evicts_by)
+    if config.keeps_states:
+        return StatefulSlots(config, modes.drafting, num_keys)
     return Slots(config, modes.drafting, num_keys)
