@@ -75,6 +75,11 @@ class SchedulerConfig:
         return any(group.window is not None for group in self.kv_groups)
 
     @property
+    def has_sliding_windows(self) -> bool:
+        """Whether any layers have a window that is not a state."""
+        return any(group.window is not None and not group.keeps_states for group in self.kv_groups)
+
+    @property
     def keeps_states(self) -> bool:
         """Whether any layers keep states that can be found, so that chunks end where blocks do."""
         return any(group.keeps_states for group in self.kv_groups)

@@ -179,7 +179,7 @@ class LookAhead:
         self._rows = rows
         rows.is_timed = not device.has_stages
         self._device = device
-        self._num_groups = len(config.kv_groups)
+        self._num_groups = sum([not group.keeps_states for group in config.kv_groups])
         self._block_size = config.block_size
         self._token_budget = config.token_budget
         self._idle_sleep_s = modes.idle_sleep_s
@@ -224,6 +224,7 @@ class LookAhead:
                 limit = min(limit, decodes.ends.next_pass * num_slots + number - first_call + 1)
         if rotation.windows is not None:
             limit = min(limit, rotation.windows.next_begin + 1 - first_call)
+        limit = min(limit, rotation.pauses.next_pass - first_call)
         if is_idle:
             return 0
         for number, batch in enumerate(in_flight):

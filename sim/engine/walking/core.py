@@ -72,7 +72,7 @@ class WalkingCore(LockStepCore):
         assert self._connector is None or modes.idle_sleep_s > 0, "an engine with KV transfers polls"
         assert self._connector is None or modes.swap_space is None, "KV comes from elsewhere or is swapped"
         counts_windows = self.counts_windows and not config.caches_with_gaps
-        counts = log is None and (counts_windows or not config.has_windows)
+        counts = log is None and (counts_windows or not config.has_sliding_windows)
         self._scheduler = Scheduler(config, modes, self._connector, num_keys, counts=counts)
         self.state = self._scheduler.state
         self._rotation = self.state.rotation

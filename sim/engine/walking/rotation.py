@@ -5,12 +5,14 @@ paces decodes. Calls that are n apart make a *slot*, of which one is a *round*; 
 sim/engine/decodes.py counts them by passes.
 """
 
+from bisect import insort
 from dataclasses import replace
 
 from sim.engine.config import SchedulerConfig
 from sim.engine.decodes import Decodes
 from sim.engine.kv_cache_manager import KVCacheManager
 from sim.engine.request import Request
+from sim.engine.step_calendar import StepCalendar
 from sim.engine.walking.batch import Batch, Row
 from sim.engine.walking.connector import Connector
 from sim.engine.walking.modes import PLAIN, Modes
@@ -48,8 +50,8 @@ class Rotation:
     Invariants: a request is counted from the call on in which its row samples, its `counted_call`, until it has finished; what
     its Progress says is that of this call until then, or until it is *settled*, which ends the counting of all. The contents
     that others may ask for are all registered of one that is counted, and nothing of it is left to be stored elsewhere; `windows`
-    counts the blocks that its windows pass, none of which others may ask for. `last_call` is the last that was launched, and
-    `num_launched` batches did something.
+    counts the blocks that its windows pass, none of which others may ask for. Where layers keep states, one is counted between the ends of its blocks, and
+    `pauses` has those that are to be walked from a call on. `last_call` is the last that was launched, and `num_launched` batches did something.
     """
 
     def __init__(
@@ -62,7 +64,9 @@ class Rotation:
     ) -> None:
         self._kv = kv
         self._num_in_flight = config.num_batches_in_flight
-        self.windows = WindowFrees(config.passing_delays, kv.pool.passed) if config.has_windows else None
+        self.windows = WindowFrees(config.passing_delays, kv.pool.passed) if config.has_sliding_windows else None
+        self._keeps_states = config.keeps_states
+        self.pauses = StepCalendar()
         self._num_slots = num_stages
         self._block_size = config.block_size
         self._is_async = config.engine.async_scheduling
@@ -153,6 +157,8 @@ class Rotation:
     def _has_to_be_visited(self, row: Row) -> bool:
         """Whether blocks that who samples in a row has yet to fill, or its windows to pass, hold what others may look for, or some are still to be stored."""
         progress = row.progress
+        if self._keeps_states:
+            return self._changes_states(progress)
         if self._caches_prefixes and progress.num_full < progress.request.num_shared_blocks:
             return True
         if self.windows is not None and not self._passes_steadily(row):
@@ -166,8 +172,21 @@ class Rotation:
             return False
         return kv.has_passed_all(progress.request, progress.num_computed - num_in_flight)
 
+    def _changes_states(self, progress: Progress) -> bool:
+        """Whether one has other states than the current one, or begins or fills a block with the next token."""
+        states = progress.request.states
+        assert states is not None, "it holds states"
+        return len(states.numbers) > 1 or progress.num_computed % self._block_size in (0, self._block_size - 1)
+
+    def _num_calls_to_fill(self, progress: Progress) -> int:
+        return self._block_size - progress.num_computed % self._block_size
+
     def _enter(self, progress: Progress, call: int) -> None:
         request = progress.request
+        if self._keeps_states:
+            pause = call + self._num_calls_to_fill(progress)
+            if pause <= call + self._num_rounds(progress):
+                self.pauses.add(request, pause)
         request.epoch = self.round(call) - progress.num_computed
         request.last_pass = request.epoch + progress.last_token - 1
         self.slot(call).decodes.enter(request)
@@ -199,6 +218,27 @@ class Rotation:
 
     # -- when someone has to be looked at --------------------------------------------------------------------------
 
+    def pause(self, call: int, in_flight: list[Batch]) -> None:
+        """Count those no more who fill their blocks in that call."""
+        while self.pauses.next_pass <= call:
+            for request in self.pauses.pop_next():
+                self._pause(self._progress[request], in_flight)
+
+    def _pause(self, progress: Progress, in_flight: list[Batch]) -> None:
+        call = progress.counted_call
+        last_number = self.slot(call).last_number
+        for batch in reversed(in_flight):
+            if not batch.did_nothing and self.place(batch.call) == self.place(call):
+                last_number = batch.number_before
+            if self._is_counted_in(progress, batch):
+                batch.rows.append(self._row_of(progress, batch))
+                batch.rows.sort(key=_serial)
+                batch.num_counted -= 1
+        self.slot(call).decodes.leave(progress.request)
+        last_numbers = [last_number] * self._num_slots
+        self._settle(progress, self.last_call - len(in_flight), last_numbers)
+        insort(self.walked, progress, key=_admission)
+
     def settle(self, running: list[Progress], in_flight: list[Batch]) -> None:
         """Count nobody: say of each request, and of each batch in flight, what walking would have said."""
         counted = [progress for progress in running if progress.counted_call >= 0]
@@ -217,23 +257,29 @@ class Rotation:
         for slot in self.slots:
             slot.decodes = Decodes(self._block_size)
         self.walked = list(running)
+        self.pauses = StepCalendar()
 
     def _make_rows(self, batch: Batch, counted: list[Progress]) -> None:
-        for progress in counted:
-            num_calls = batch.call - progress.counted_call
-            num_rounds = num_calls // self._num_slots
-            if 0 < num_calls == num_rounds * self._num_slots and num_rounds <= self._num_rounds(progress):
-                row = Row()
-                row.progress = progress
-                row.serial = progress.request.serial
-                row.num_tokens = 1
-                row.num_computed_before = progress.num_computed + num_rounds - 1
-                row.attempt = progress.attempt
-                row.samples = row.is_continued = True
-                batch.rows.append(row)
+        batch.rows += [self._row_of(progress, batch) for progress in counted if self._is_counted_in(progress, batch)]
         batch.rows.sort(key=_serial)
         batch.num_counted = 0
         batch.ended = []
+
+    def _is_counted_in(self, progress: Progress, batch: Batch) -> bool:
+        num_calls = batch.call - progress.counted_call
+        num_rounds = num_calls // self._num_slots
+        return 0 < num_calls == num_rounds * self._num_slots and num_rounds <= self._num_rounds(progress)
+
+    def _row_of(self, progress: Progress, batch: Batch) -> Row:
+        row = Row()
+        row.progress = progress
+        row.serial = progress.request.serial
+        row.num_tokens = 1
+        num_rounds = (batch.call - progress.counted_call) // self._num_slots
+        row.num_computed_before = progress.num_computed + num_rounds - 1
+        row.attempt = progress.attempt
+        row.samples = row.is_continued = True
+        return row
 
     def _num_rounds(self, progress: Progress) -> int:
         """For how many rounds it is counted in all."""
@@ -263,3 +309,7 @@ class Rotation:
 
 def _serial(row: Row) -> int:
     return row.serial
+
+
+def _admission(progress: Progress) -> int:
+    return progress.request.serial

@@ -55,7 +55,7 @@ class Running:
             if wanted > budget:
                 if progress is not self._state.running[-1]:
                     return False
-                wanted = budget
+                wanted = self._slots.chunk(progress, progress.num_computed, budget)
             if wanted:
                 missing += self._slots.num_missing(progress, wanted)
                 budget -= wanted

@@ -64,6 +64,8 @@ class Scheduler:
         state.has_told_finished = True
         state.slots.lowest_blank = state.slots.pool.num_blank
         state.slots.start_pass()
+        if state.rotation is not None:
+            state.rotation.pause(state.num_calls, state.in_flight)
         batch = Batch(state.num_calls, self._token_budget, self._input_budget, self._draft_slots, state.longest_chunk)
         batch.spare_rows = state.spare_rows
         if logs:

@@ -53,6 +53,12 @@ class StatefulSlots(Slots):
         states = self._num_to_take(progress, 0, computed, progress.num_tokens)
         return super().num_still_to_take(progress, num_ahead) + states
 
+    def num_missing(self, progress: Progress, num_tokens: int) -> int:
+        start = progress.num_computed
+        return super().num_missing(progress, num_tokens) + max(
+            0, self._num_to_take(progress, 0, start, start + num_tokens)
+        )
+
     def can_admit(self, progress: Progress, hit: PrefixHit, reserve: int) -> bool:
         start = progress.num_computed + hit.num_blocks * self._block_size + hit.num_external
         wanted = self._num_to_take(progress, hit.num_blocks, start, progress.num_tokens)
