@@ -64,8 +64,8 @@ def why_not_streamed(plan: FleetPlan, clients: Clients) -> str | None:
     (pool,) = plan.pools
     if pool.modes != PLAIN or pool.config.caches_with_gaps:
         return (
-            "speculation, pipeline stages, adapters, KV in host memory, what-ifs, and sliding windows that stay cached in places alone"
-            " (prefix_cache_retention_interval other than None) are not simulated so"
+            "speculation, pipeline stages, adapters, KV in host memory, what-ifs, and windows or states that stay cached in places alone"
+            " (prefix_cache_retention_interval other than None; states always, unless enable_prefix_caching is off) are not simulated so"
         )
     engine = pool.config.engine
     if QueueLimits.of(engine) or not engine.enable_chunked_prefill or engine.scheduling_policy == "fair_share":

@@ -66,7 +66,7 @@ def _check(result: Result) -> None:
         refused |= {
             "drafts under async scheduling": modes.speculation and pool.deployment.config.num_batches_in_flight > 1,
             "KV on the CPU": modes.offload,
-            "sliding windows that stay cached in places alone (prefix_cache_retention_interval)": pool.deployment.config.caches_with_gaps,
+            "windows or states that stay cached in places alone (prefix_cache_retention_interval)": pool.deployment.config.caches_with_gaps,
             "what no vLLM has": replace(modes, **LIKE_PLAIN) != PLAIN,
         }
         if what := next((name for name, is_there in refused.items() if is_there), None):

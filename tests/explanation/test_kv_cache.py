@@ -142,7 +142,8 @@ def test_a_share_of_the_blocks_is_followed() -> None:
     ("how", "what"),
     [
         ({"engine": sim.EngineConfig(kv_offloading_size=1)}, "KV on the CPU"),
-        ({"model": "gpt-oss-20b"}, "sliding windows that stay cached in places alone"),
+        ({"model": "gpt-oss-20b"}, "windows or states that stay cached in places alone"),
+        ({"model": "Qwen3.5-4B"}, "windows or states that stay cached in places alone"),
         ({"engine": sim.EngineConfig(preemption_mode="swap")}, "what no vLLM has"),
         ({"replicas": 2, "kv_store": "capacity_gib=1"}, "a fleet that changes, hands KV over or shares it"),
         ({"fleet": {"faults": [{"at_s": 1, "replica": 0, "for_s": 1}]}}, "a fleet that changes"),
