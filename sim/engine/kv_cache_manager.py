@@ -15,7 +15,6 @@ from sim.engine.block_pool import BlockPool
 from sim.engine.columns import Ints
 from sim.engine.config import KVGroup, SchedulerConfig
 from sim.engine.keyed_blocks import KeyedBlocks
-from sim.engine.layer_states import LayerStates
 from sim.engine.passed_blocks import PassedBlocks
 from sim.engine.prefix_cache import Extent, Held, Piece, PrefixCache, SparseHeld
 from sim.engine.request import Request
@@ -51,11 +50,9 @@ class PrefixHit:
         num_nowhere_held: int,
         num_alone: int = 0,
         begins: Sequence[int] = (),
-        num_external: int = 0,
-        state: Piece | None = None,
     ) -> None:
-        self.num_external = num_external
-        self.state = state
+        self.num_external = 0
+        self.state: Piece | None = None
         self.num_blocks = num_blocks
         self.pieces = pieces
         self.num_unheld = num_unheld
@@ -88,14 +85,6 @@ def num_without_holder(pieces: Sequence[Piece]) -> int:
         if not piece.extent.holders:
             count += piece.extent.chain.num_without_holder(piece.start, piece.end)
     return count
-
-
-def _sparsely(request: Request, group: int) -> SparseHeld:
-    """What a request holds of layers that keep states."""
-    assert request.keyed is not None, "its blocks have keys"
-    held = request.keyed.held[group]
-    assert isinstance(held, SparseHeld), "states have gaps between them"
-    return held
 
 
 def _last_blocks(pieces: Sequence[Piece], count: int) -> Sequence[Piece]:
@@ -145,14 +134,7 @@ class KVCacheManager:
     a name can be found, so that prompts have names there. `has_common_window_blocks` is set when a request takes hold of blocks that a window of another has yet to pass.
     """
 
-    def __init__(
-        self,
-        config: SchedulerConfig,
-        num_keys: int,
-        hash_lookahead: int = 0,
-        num_dropped: int = 0,
-        num_drafts: int = 0,
-    ) -> None:
+    def __init__(self, config: SchedulerConfig, num_keys: int, hash_lookahead: int = 0, num_dropped: int = 0) -> None:
         self._config = config
         self._retention: Retention | None = None
         self.keeps_sparsely = [group.keeps_states for group in config.kv_groups]
@@ -163,10 +145,6 @@ class KVCacheManager:
                 group.keeps_states or (group.is_kept_sparsely and group.window is not None)
                 for group in config.kv_groups
             ]
-        self.states: LayerStates | None = None
-        if config.keeps_states:
-            self.states = LayerStates(config, hash_lookahead, num_dropped, num_drafts)
-        self.state_groups = [group for group, one in enumerate(config.kv_groups) if one.keeps_states]
         self._num_state_blocks = config.num_state_blocks
         self._num_behind_hit = max(1, hash_lookahead)
         self._block_size = config.block_size
@@ -174,13 +152,18 @@ class KVCacheManager:
         self._full_groups = [group for group, window in enumerate(self.windows) if window is None]
         self._window_groups = [group for group, window in enumerate(self.windows) if window is not None]
         self._first_windows = [group for group in self._window_groups if self.windows[group] == self.windows[0]]
-        self._windows = [(group, window) for group, window in enumerate(self.windows) if window is not None]
+        self._token_groups = [group for group, one in enumerate(config.kv_groups) if not one.keeps_states]
+        self._windows = [
+            (group, window)
+            for group, window in enumerate(self.windows)
+            if window is not None and group in self._token_groups
+        ]
         self._num_blocks_needed = [
             UNLIMITED if window is None else blocks_for(window - 1, config.block_size) for window in self.windows
         ]  # last blocks of a hit that the next token attends to, by group
         self._most_blocks = [0 if group.keeps_states else most_blocks(group, config) for group in config.kv_groups]
         self.num_groups = len(config.kv_groups)
-        self.num_token_groups = self.num_groups - len(self.state_groups)
+        self.num_token_groups = len(self._token_groups)
         self._caches = [PrefixCache() for _ in config.kv_groups]
         self._num_keys = num_keys
         self.has_windows = config.has_windows
@@ -217,13 +200,7 @@ class KVCacheManager:
             num_free += num_free_here
             if num_free_here and self.windows[group] is None:
                 num_nowhere_held += num_without_holder(found)
-        return PrefixHit(
-            num_blocks, tuple(pieces), num_free, num_nowhere_held, num_alone, state=self._state_among(pieces)
-        )
-
-    def _state_among(self, pieces: Sequence[Sequence[Piece]]) -> Piece | None:
-        found = pieces[self.state_groups[0]] if self.state_groups else ()
-        return found[-1] if found else None
+        return PrefixHit(num_blocks, tuple(pieces), num_free, num_nowhere_held, num_alone)
 
     def num_found_after(self, request: Request, num_taken: int) -> int:
         """Leading blocks that a waiting request would find cached if so many blocks were taken for others before."""
@@ -263,47 +240,14 @@ class KVCacheManager:
             window = self.windows[group]
             passed = 0 if window is None else self._num_passed(window, num_tokens)
             begins.append(max(passed, hit.num_blocks))
-            pieces.append(() if group in self.state_groups else _last_blocks(found, hit.num_blocks - passed))
+            pieces.append(_last_blocks(found, hit.num_blocks - passed))
         num_free = sum([num_unheld(found) for found in pieces])
-        num_free += sum([num_unheld(hit.pieces[group]) for group in self.state_groups if hit.pieces])
-        return PrefixHit(
-            hit.num_blocks,
-            tuple(pieces),
-            num_free,
-            hit.num_nowhere_held,
-            hit.num_alone,
-            begins,
-            num_external,
-            hit.state,
-        )
-
-    def find_prefix_before_load(self, request: Request, num_dropped: int) -> PrefixHit | None:
-        """What full attention has of a waiting request, where the rest comes from elsewhere with its states; None where others have more of it.
-
-        vLLM counts what states have of it as taken, and does not take it.
-        """
-        keyed = request.keyed
-        if keyed is None or not self.state_groups:
-            return None
-        limit = (request.num_tokens - self._num_behind_hit) // self._block_size
-        num_alone = max(0, self._num_found_alone(keyed, limit) - num_dropped)
-        pieces = []
-        for group, cache in enumerate(self._caches):
-            needed = self._num_blocks_needed[group]
-            end = (
-                num_alone
-                if self.windows[group] is None
-                else cache.match_end(keyed.spans, min(limit, keyed.count), needed)
-            )
-            if end > num_alone:
-                return None
-            pieces.append(cache.match(keyed.spans, max(0, end - needed), end))
-        return PrefixHit(num_alone, tuple(pieces), 0, 0, num_alone, state=self._state_among(pieces))
+        return PrefixHit(hit.num_blocks, tuple(pieces), num_free, hit.num_nowhere_held, hit.num_alone, begins)
 
     def num_still_to_take(self, num_tokens: int, num_blocks: int) -> int:
         """What a request with so many blocks of each group will ask for until that many tokens, as far as it holds so many at once."""
         blocks = blocks_for(num_tokens, self._block_size)
-        return sum([max(0, min(blocks, most) - num_blocks) for most in self._most_blocks if most])
+        return sum([max(0, min(blocks, most) - num_blocks) for most in self._most_blocks])
 
     @property
     def num_registered(self) -> int:
@@ -335,15 +279,15 @@ class KVCacheManager:
         """Hold the hit and take blocks for `num_tokens`, hit included; the number taken, or None if they do not fit."""
         num_blocks = -(-num_tokens // self._block_size)
         if hit.begins:
-            begins = [begin for group, begin in enumerate(hit.begins) if group not in self.state_groups]
-            new = sum([max(0, num_blocks - begin) for begin in begins]) + self._num_state_blocks
+            new = sum([max(0, num_blocks - hit.begins[group]) for group in self._token_groups])
         else:
-            new = (num_blocks - hit.num_blocks) * self.num_token_groups + self._num_state_blocks
+            new = (num_blocks - hit.num_blocks) * self.num_token_groups
+        new += self._num_state_blocks
         if new + hit.num_unheld + reserve > self.pool.num_free:
             return None
         if self.has_windows:
             request.passed_blocks = list(hit.begins) or [0] * self.num_groups
-        if self._retention is not None or self.states is not None:
+        if self._config.caches_with_gaps:
             self._with_keys(request, self._last_named_token(request) // self._block_size)
         if request.keyed is not None:
             self._hold(request, request.keyed, hit)
@@ -352,9 +296,8 @@ class KVCacheManager:
 
     def _last_named_token(self, request: Request) -> int:
         """Of those in blocks that can be found by name alone."""
-        if self._retention is not None:
-            return self._retention.last_token(request)
-        return request.num_prompt_tokens + request.max_tokens
+        assert self._retention is not None, "not all blocks of windows stay"
+        return self._retention.last_token(request)
 
     def _hold(self, request: Request, keyed: KeyedBlocks, hit: PrefixHit) -> None:
         pieces = hit.pieces or ((),) * self.num_groups
@@ -402,27 +345,11 @@ class KVCacheManager:
         """Give back blocks that lie wholly before the windows of what is processed."""
         passed_blocks = request.passed_blocks
         assert passed_blocks is not None, "only groups with windows are passed"
-        states = self._passed_states(request, num_processed)
         for group, window in self._windows:
             passed = self._num_passed(window, num_processed)
-            if states and group in self.state_groups:
-                self._pass_states(request, group, states)
-            elif passed > passed_blocks[group] and group not in self.state_groups:
+            if passed > passed_blocks[group]:
                 self._pass_blocks(request, group, passed, passed - passed_blocks[group])
                 passed_blocks[group] = passed
-
-    def _passed_states(self, request: Request, num_processed: int) -> list[tuple[int, int]]:
-        """Blocks whose states are needed no more, and what they are found as, the last first."""
-        states = request.states
-        if self.states is None or states is None:
-            return []
-        return [(number, states.contents.pop(number, number)) for number in self.states.passed(states, num_processed)]
-
-    def _pass_states(self, request: Request, group: int, passed: Sequence[tuple[int, int]]) -> None:
-        held = _sparsely(request, group)
-        copies = [extent for _, content in reversed(passed) for extent in held.cut_out(content)]
-        self.pool.release(0, len(passed) - len(copies))
-        self.pool.give_back(copies)
 
     def may_pass_keys(self, request: Request) -> bool:
         """Whether windows have yet to pass blocks of a request whose contents can be found or others may ask for."""
@@ -471,31 +398,6 @@ class KVCacheManager:
                     self._caches[group].register(keyed.spans, held, end)
                 held.end = last_named
 
-    def keeps_state(self, request: Request, num_blocks: int) -> bool:
-        """Whether the state after so many blocks can be found once it is there."""
-        return self._retention is None or self._retention.keeps_state(request, num_blocks)
-
-    def is_segment(self, num_blocks: int) -> bool:
-        """Whether that can be found of any prompt."""
-        return self._retention is None or self._retention.is_segment(num_blocks)
-
-    def has_state(self, request: Request, number: int) -> bool:
-        """Whether a request holds a block that can be found as that number of its own."""
-        assert request.keyed is not None, "its blocks have keys"
-        return request.keyed.held[self.state_groups[0]].serial(number) >= 0
-
-    def forget_state(self, request: Request, number: int) -> None:
-        """What a request holds as that number cannot be found any more."""
-        for group in self.state_groups:
-            self.pool.forget(_sparsely(request, group).cut_out(number))
-
-    def find_state_as(self, request: Request, number: int) -> None:
-        """A block that cannot be found can be, as that number of the request."""
-        keyed = request.keyed
-        assert keyed is not None, "its blocks have keys"
-        for group in self.state_groups:
-            _sparsely(request, group).put_between(self._caches[group], keyed.spans, number)
-
     def num_registered_blocks(self, request: Request) -> int:
         """Leading blocks of a request whose contents can be found, or were passed by a window."""
         return min([held.end for held in request.keyed.held]) if request.keyed else 0
@@ -516,13 +418,15 @@ class KVCacheManager:
             passed = request.passed_blocks[group] if request.passed_blocks else 0
             if self.keeps_sparsely[group] and request.keyed is not None:
                 num_named = request.keyed.held[group].num_before(held)
-                num_held = held - passed
-                if group in self.state_groups:
-                    num_held = len(request.states.numbers) if request.states is not None else 0
+                num_held = self._num_held(request, group, held - passed)
                 self._release_blocks(request, group, held, num_named, num_held - num_named)
                 continue
             self._release_blocks(request, group, held, max(0, hashed - passed), held - max(hashed, passed))
-        request.passed_blocks = request.states = None
+        request.passed_blocks = None
+
+    def _num_held(self, request: Request, group: int, num_not_passed: int) -> int:  # noqa: ARG002 - for layers that keep states
+        """How many blocks of a group a request holds that keeps them sparsely."""
+        return num_not_passed
 
     def _release_blocks(self, request: Request, group: int, end: int, num_hashed: int, num_unhashed: int) -> None:
         """Give back a group's blocks before number `end`, the last first: so many findable ones and so many others."""
@@ -604,10 +508,7 @@ class KVCacheManager:
 
     def ranges_kept(self, request: Request, group: int, first: int, last: int) -> Ranges:
         """Of a group's blocks from number `first` to before `last`, those that can be found once they are full."""
-        window, states = self.windows[group], request.states
-        if group in self.state_groups:
-            held = states.numbers if states is not None else []
-            return [(n, n + 1) for n in held if first <= n < last and self.keeps_state(request, n + 1)]
+        window = self.windows[group]
         if self._retention is None or window is None or not self.keeps_sparsely[group]:
             return [(first, last)]
         return self._retention.ranges(window, request, first, last)

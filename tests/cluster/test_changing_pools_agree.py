@@ -21,6 +21,7 @@ from sim.cluster.network import NetworkCosts
 from sim.cluster.records import ClusterRecords
 from sim.cluster.simulation import simulate
 from sim.cluster.users import Users
+from sim.engine.config import SchedulerConfig
 from sim.memory.kv_cache import KVGroup
 from sim.memory.transfers import ReplicaKV
 from tests.cluster.test_changes_agree import policies
@@ -34,6 +35,7 @@ from tests.reference.disaggregation import Pool, ServerKind
 from tests.reference.managed_handing_servers import HandingServers
 from tests.reference.managed_pools import ManagedPools, Rules, simulate_managed_pools
 from tests.reference.modes import Script
+from tests.workloads import planned
 
 rules = st.builds(
     Rules,
@@ -63,11 +65,16 @@ def run(
         return simulate(fleet.trace, FleetPlan(pools, router, changes, handing), clients=clients)
 
 
+def without_cache(config: SchedulerConfig) -> SchedulerConfig:
+    """Whose requests then keep their states from beginning to end."""
+    uncached = changed(config, enable_prefix_caching=False)
+    return planned(config.kv_groups, uncached) if config.keeps_states else uncached
+
+
 def without_caches(fleet: FleetT) -> FleetT:
     """And so without CPU tiers. A naive cache keeps what an attempt left there for the next one at the same replica; the product's only what others share."""
     prefill, decode = (
-        replace(pool, config=changed(pool.config, enable_prefix_caching=False), offload=None)
-        for pool in (fleet.prefill, fleet.decode)
+        replace(pool, config=without_cache(pool.config), offload=None) for pool in (fleet.prefill, fleet.decode)
     )
     return fleet._replace(prefill=prefill, decode=decode, tiers=(None, None))
 

@@ -13,11 +13,16 @@ class Slots:
     `lowest_blank` is the smallest number of free blocks without contents in a pass.
     """
 
-    def __init__(self, config: SchedulerConfig, speculation: Speculation | None, num_keys: int) -> None:
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        speculation: Speculation | None,
+        num_keys: int,
+        kv: KVCacheManager | None = None,
+    ) -> None:
         hash_lookahead = speculation.num_hash_lookahead_tokens if speculation else 0
         self._num_dropped = int(speculation.drops_last_hit) if speculation else 0
-        num_drafts = speculation.num_speculative_tokens if speculation else 0
-        self.kv = KVCacheManager(config, num_keys, hash_lookahead, self._num_dropped, num_drafts)
+        self.kv = kv or KVCacheManager(config, num_keys, hash_lookahead, self._num_dropped)
         self.pool = self.kv.pool
         self._block_size = config.block_size
         self.num_groups = self.kv.num_token_groups

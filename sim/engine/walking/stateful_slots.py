@@ -2,8 +2,8 @@
 
 from sim.engine.config import SchedulerConfig
 from sim.engine.kv_cache_manager import PrefixHit
-from sim.engine.layer_states import LayerStates
 from sim.engine.request import Request
+from sim.engine.stateful_kv_cache import StatefulKVCache
 from sim.engine.walking.progress import Progress
 from sim.engine.walking.slots import Slots
 from sim.specs.speculation import Speculation
@@ -13,10 +13,13 @@ class StatefulSlots(Slots):
     """Slots that hold states beside tokens. Those that are made findable in a pass are yet to be computed: others find them with the next pass."""
 
     def __init__(self, config: SchedulerConfig, speculation: Speculation | None, num_keys: int) -> None:
-        super().__init__(config, speculation, num_keys)
-        assert self.kv.states is not None, "layers keep states"
-        self._states: LayerStates = self.kv.states
-        self._num_state_groups = len(self.kv.state_groups)
+        lookahead = speculation.num_hash_lookahead_tokens if speculation else 0
+        num_dropped = int(speculation.drops_last_hit) if speculation else 0
+        num_drafts = speculation.num_speculative_tokens if speculation else 0
+        self._cache = StatefulKVCache(config, num_keys, lookahead, num_dropped, num_drafts)
+        super().__init__(config, speculation, num_keys, self._cache)
+        self._states = self._cache.states
+        self._num_state_groups = len(self._cache.state_groups)
         self._keeps_last_state = config.engine.rules.stops_before_last_token
         self._marks_last_state_again = config.engine.rules.marks_last_state_again
         self._of_this_pass: set[int] = set()
@@ -37,11 +40,11 @@ class StatefulSlots(Slots):
         return self._num_state_groups * self._states.num_to_take(request, progress.num_tokens, num_held, start, end)
 
     def find_prefix_before_load(self, progress: Progress) -> PrefixHit | None:
-        return self.kv.find_prefix_before_load(progress.request, self._num_dropped)
+        return self._cache.find_prefix_before_load(progress.request, self._num_dropped)
 
     def reserve_for_load(self, progress: Progress, hit: PrefixHit, num_tokens: int, reserve: int) -> bool:
         end = hit.num_blocks * self._block_size + num_tokens
-        num_held = hit.begins[self.kv.state_groups[0]]
+        num_held = hit.begins[self._cache.state_groups[0]]
         wanted = self._num_to_take(progress, num_held, end, end)
         if self._is_of_this_pass(hit) or not super().reserve_for_load(progress, hit, num_tokens, reserve + wanted):
             return False
@@ -116,16 +119,16 @@ class StatefulSlots(Slots):
         assert states is not None, "it holds states"
         assert keyed is not None, "its blocks have keys"
         for number in states.numbers:
-            if progress.num_full <= number < full and self.kv.keeps_state(request, number + 1):
+            if progress.num_full <= number < full and self._cache.keeps_state(request, number + 1):
                 self._of_this_pass.add(keyed.key(number))
                 if number in states.contents:
-                    self.kv.forget_state(request, states.contents.pop(number))
+                    self._cache.forget_state(request, states.contents.pop(number))
         super()._keep_blocks(progress, full)
 
     def _keep_checkpoint(self, request: Request, number: int, place: int, last: int) -> None:
         """What a pass writes before its chunk's end is the state of a place that may lie before its block's own."""
         assert request.states is not None, "a pass wrote one"
-        if place in (last, request.junction // self._block_size) or self.kv.is_segment(place):
+        if place in (last, request.junction // self._block_size) or self._cache.is_segment(place):
             if place - 1 != number:
                 self._forget(request, number)
                 request.states.contents[number] = place - 1
@@ -136,9 +139,9 @@ class StatefulSlots(Slots):
     def _forget(self, request: Request, number: int) -> bool:
         """A block that the request holds cannot be found any more as what its number says; whether it could."""
         assert request.keyed is not None, "its blocks have keys"
-        if not self.kv.has_state(request, number):
+        if not self._cache.has_state(request, number):
             return False
-        self.kv.forget_state(request, number)
+        self._cache.forget_state(request, number)
         self._of_this_pass.discard(request.keyed.key(number))
         return True
 
@@ -146,8 +149,8 @@ class StatefulSlots(Slots):
         """A block of its can be found as that number; vLLM 0.32 takes it for one of this pass as long as it is held."""
         keyed = request.keyed
         assert keyed is not None, "its blocks have keys"
-        is_new = not self.kv.has_state(request, number)
+        is_new = not self._cache.has_state(request, number)
         if is_new:
-            self.kv.find_state_as(request, number)
+            self._cache.find_state_as(request, number)
         if is_new or self._marks_last_state_again:
             self._of_this_pass.add(keyed.key(number))
