@@ -33,12 +33,8 @@ GROUPS = (
 
 STATES = KVGroup(window=2, keeps_states=True)
 CHECKPOINTED = KVGroup(window=2, keeps_states=True, writes_checkpoints=True)
-STATEFUL = (
-    (KVGroup(), STATES),
-    (STATES, STATES, KVGroup()),
-    (KVGroup(), CHECKPOINTED, CHECKPOINTED),
-    (KVGroup(), KVGroup(window=3), CHECKPOINTED),
-)
+STATES_ALONE = ((KVGroup(), STATES), (STATES, STATES, KVGroup()), (KVGroup(), CHECKPOINTED, CHECKPOINTED))
+STATEFUL = (*STATES_ALONE, (KVGroup(), KVGroup(window=3), CHECKPOINTED))
 
 
 def planned(groups: Sequence[KVGroup], config: SchedulerConfig, num_drafts: int = 0) -> SchedulerConfig:

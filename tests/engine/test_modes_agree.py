@@ -26,7 +26,7 @@ from tests.conformance.modes import stages_ns
 from tests.properties import engine_examples as examples
 from tests.reference import modes as naive
 from tests.reference import replica
-from tests.workloads import GROUPS, STATEFUL, step_times, traces, with_groups
+from tests.workloads import GROUPS, STATEFUL, STATES_ALONE, step_times, traces, with_groups
 
 MOST_PASSES = 2_000
 RECORDED_VERSIONS = ("0.32.0", "0.33.0")
@@ -174,11 +174,11 @@ def cases(draw: st.DrawFn, *, speculates: bool = True) -> Case:
             tells_all_connectors_of_allocations=draw(st.booleans()),
         ),
     )
-    has_states = kind in {"", "nixl"}
-    if speculation is None or has_states:
-        num_drafts = speculation.num_speculative_tokens if speculation else 0
-        kinds = () if speculation else GROUPS
-        config = draw(with_groups(config, (*kinds, *(STATEFUL if has_states else ())), num_drafts))
+    num_drafts = speculation.num_speculative_tokens if speculation else 0
+    kinds: tuple[tuple[KVGroup, ...], ...] = GROUPS[:1] if speculation else GROUPS
+    if kind in {"", "nixl"}:
+        kinds += STATES_ALONE if speculation else STATEFUL
+    config = draw(with_groups(config, kinds, num_drafts))
     is_one_group = config.kv_groups == (KVGroup(),)
     if kind in TIERED and not is_one_group:
         config = changed(config, enable_prefix_caching=True)
