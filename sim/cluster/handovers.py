@@ -113,7 +113,7 @@ class Handovers:
             call_at(self._env, end_s, FLEET, lambda: self._expire(handover))
 
     def is_not_wanted(self, handover: Handover[Any]) -> None:
-        """The receiver has dropped the request; if it has not asked for the KV, it tells the sender."""
+        """The receiver has dropped the request, or lacks none of it; if it has not asked for the KV, it tells the sender."""
         if handover.pulling is None:
             self.drop(handover)
             self._release(handover)
@@ -142,6 +142,10 @@ class Handovers:
         if handover is None or handover.request is not request or handover.pulling is not None:
             return 0
         return handover.prefill.num_prompt_tokens
+
+    def has_all(self, request: Request) -> None:
+        """Full attention has as much of a request's prompt as was computed for it elsewhere, and its engine goes on behind what all layers have."""
+        self.is_not_wanted(self._of[request])
 
     def is_sent_on(self, request: Request) -> bool:
         """Whether somebody is to fetch what was computed of it."""
@@ -202,6 +206,7 @@ class Side:
         self._engine = engine
         self._handovers = handovers
         self.num_tokens_elsewhere = handovers.num_tokens_elsewhere
+        self.has_all = handovers.has_all
         self.is_sent_on = handovers.is_sent_on
 
     def loads_in_step(self, request: Request) -> bool:  # noqa: ARG002 - a peer's interface

@@ -118,6 +118,9 @@ class Pulls:
     def loads_in_step(self, request: Request) -> bool:  # noqa: ARG002 - a peer's interface
         return False
 
+    def has_all(self, request: Request) -> None:
+        """The replica that has it holds nothing for it."""
+
     def is_sent_on(self, request: Request) -> bool:  # noqa: ARG002 - a peer's interface
         return False
 

@@ -49,6 +49,8 @@ class Scripts:
     def loads_in_step(self, request: Request) -> bool:
         return self._of(request).loads_in_step
 
+    def has_all(self, request: Request) -> None: ...
+
     def is_sent_on(self, request: Request) -> bool:
         return self._of(request).is_sent_on
 

@@ -34,6 +34,8 @@ class Link:
     def loads_in_step(self, request: Request) -> bool:  # noqa: ARG002 - a peer's interface
         return False
 
+    def has_all(self, request: Request) -> None: ...
+
     def is_sent_on(self, request: Request) -> bool:
         return request.request_id in self._sent_on
 

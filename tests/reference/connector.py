@@ -103,7 +103,12 @@ class Remote:
         if not script.is_remote or request.has_asked_remote:
             return 0
         num_tokens = handed_over(request.num_prompt_tokens, self._kv.num_left_to_decode)
+        if num_tokens <= hit.num_tokens:
+            self.has_all(request)
         return max(0, num_tokens - hit.num_tokens)
+
+    def has_all(self, request: Request) -> None:
+        """Nothing is asked for; whoever holds it for the request may hear of that."""
 
     def load(self, request: Request, hit: PrefixHit, num_external: int) -> None:  # noqa: ARG002 - a connector's interface
         request.has_asked_remote = True

@@ -125,6 +125,10 @@ class Pulled(Remote):
         self._under_way.append(Job(request, "send"))
         return True
 
+    def has_all(self, request: Request) -> None:
+        request.has_asked_remote = True
+        self._cluster.has_all(request)
+
     def sent(self, row: int) -> None:
         """The other side has it all."""
         next(job for job in self._under_way if job.request.index == row).end_s = self._cluster.env.now
@@ -264,6 +268,11 @@ class Cluster:
             there.script = replace(there.script, is_remote=True)
             pull.decode_engine = self.served.engine[row] = self._decode.submit(there, pull.decode_address)
         self._done = []
+
+    def has_all(self, request: Request) -> None:
+        """A decode replica asks for nothing: the one that prefilled need not hold it."""
+        engine = self._prefill.engines[self.served.pulls[request.index].prefill_engine]
+        remote_of(engine.scheduler.connector).sent(request.index)
 
     def pull(self, job: Job, start_s: float) -> Process:
         """What a decode replica asks for, from when its batch begins."""

@@ -101,6 +101,12 @@ class Kept(Remote):
         next(way for way in self._fleet.ways if way.prefill is request).sending = self
         return True
 
+    def has_all(self, request: Request) -> None:
+        request.has_asked_remote = True
+        way = next(way for way in self._fleet.ways if way.attempt is request)
+        way.stage = "over"
+        self._fleet.let_go(way)
+
     def may_free(self, prefill: Request, now_s: float) -> None:
         next(transfer for transfer in self._under_way if transfer.request is prefill).end_s = now_s
 

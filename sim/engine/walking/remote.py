@@ -27,6 +27,10 @@ class Peer(Protocol):
         """Whether they come within the step that asks for them, at no time of their own."""
         ...
 
+    def has_all(self, request: Request) -> None:
+        """All that can be had of a request is here already, so that nothing is asked for."""
+        ...
+
     def is_sent_on(self, request: Request) -> bool:
         """Whether a request that has ended holds its blocks until they have been sent."""
         ...
@@ -58,7 +62,10 @@ class Remote(Connector):
         return 0.0 if self._asked else first_end_s(self._under_way)
 
     def find(self, progress: Progress, num_hit_tokens: int) -> int:
-        num_tokens = self._peer.num_tokens_elsewhere(progress.request) - num_hit_tokens
+        num_elsewhere = self._peer.num_tokens_elsewhere(progress.request)
+        num_tokens = num_elsewhere - num_hit_tokens
+        if num_elsewhere and num_tokens <= 0:
+            self._peer.has_all(progress.request)
         return num_tokens if num_tokens >= max(1, self._recompute_threshold) else 0
 
     def loads_in_step(self, progress: Progress) -> bool:
