@@ -1,4 +1,4 @@
-"""The engine of a replica: one that leaps, or one that walks in every mode beyond the plain one, where windows stay cached in places, and in lock step."""
+"""The engine of a replica: one that leaps, or one that walks in every mode beyond the plain one, where windows or states stay cached in places, and in lock step."""
 
 from collections.abc import Callable, Mapping
 

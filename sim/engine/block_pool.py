@@ -152,11 +152,6 @@ class BlockPool:
             if run.count == 0:
                 self._free.remove(run)
 
-    def forget(self, extents: Sequence[Extent]) -> None:
-        """Copies that a request held alone cannot be found any more."""
-        for extent in extents:
-            extent.chain.remove(extent)
-
     # -- blocks that can be found ----------------------------------------------------------------------------------
 
     def touch(self, pieces: Sequence[Piece], held: Held) -> None:

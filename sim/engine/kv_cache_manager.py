@@ -137,14 +137,13 @@ class KVCacheManager:
     def __init__(self, config: SchedulerConfig, num_keys: int, hash_lookahead: int = 0, num_dropped: int = 0) -> None:
         self._config = config
         self._retention: Retention | None = None
-        self.keeps_sparsely = [group.keeps_states for group in config.kv_groups]
         if config.caches_with_gaps and config.retention_interval is not None:
             assert config.engine.rules.unhashed_blocks_first, "what does not stay comes to the front of the free list"
             self._retention = Retention(config, config.retention_interval, num_dropped)
-            self.keeps_sparsely = [
-                group.keeps_states or (group.is_kept_sparsely and group.window is not None)
-                for group in config.kv_groups
-            ]
+        self.keeps_sparsely = [
+            group.keeps_states or (self._retention is not None and group.is_kept_sparsely and group.window is not None)
+            for group in config.kv_groups
+        ]
         self._num_state_blocks = config.num_state_blocks
         self._num_behind_hit = max(1, hash_lookahead)
         self._block_size = config.block_size

@@ -102,19 +102,12 @@ class LayerStates:
     def passed(self, states: HeldStates, num_processed: int) -> list[int]:
         """The blocks that nothing needs any more once so many tokens are processed, the last first; they are held no more."""
         place = max(0, num_processed - 1) // self._block_size
-        numbers = states.numbers
-        found: list[int] = []
-        for number in reversed(numbers):
-            if number < place:
-                if not self._frees_behind_gaps and number != place - 1 - len(found):
-                    break
-                found.append(number)
-        before = states.before
-        if before in numbers and before not in found and before < self._num_blocks(num_processed) - 1:
-            found.append(before)
-        for number in found:
-            numbers.remove(number)
-        return found
+        passed = [number for number in reversed(states.numbers) if number < place]
+        if not self._frees_behind_gaps:
+            passed = [number for behind, number in enumerate(passed) if number in (place - 1 - behind, states.before)]
+        for number in passed:
+            states.numbers.remove(number)
+        return passed
 
 
 def _prefill_end(request: Request, num_known: int) -> int:

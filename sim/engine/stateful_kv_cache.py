@@ -90,7 +90,8 @@ class StatefulKVCache(KVCacheManager):
     def forget_state(self, request: Request, number: int) -> None:
         """What a request holds as that number cannot be found any more."""
         for group in self.state_groups:
-            self.pool.forget(self._held(request, group).cut_out(number))
+            for copy in self._held(request, group).cut_out(number):
+                copy.chain.remove(copy)
 
     def find_state_as(self, request: Request, number: int) -> None:
         """A block that cannot be found can be, as that number of the request."""

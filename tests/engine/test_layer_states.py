@@ -16,17 +16,12 @@ from sim.specs.vllm import resolve_engine
 from tests.conformance.case import load_case
 from tests.conformance.test_recorded import GOLDEN
 from tests.engine.test_rotation import assert_counts_as_it_walks
-from tests.engines import ENGINES, Engine
+from tests.engines import Engine
 from tests.makers import Ask, Run, make_config, run
 
 STATES = KVGroup(window=2, keeps_states=True)
 CHECKPOINTED = replace(STATES, writes_checkpoints=True)
 RECORDED = sorted(GOLDEN.glob("mode_states_*.json.gz"))
-
-
-@pytest.fixture(params=sorted(ENGINES))
-def engine(request: pytest.FixtureRequest) -> Engine:
-    return ENGINES[request.param]
 
 
 def steps(engine: Engine, asks: list[Ask], states: KVGroup = STATES, version: str = "0.33.0", **arguments: Any) -> Run:

@@ -3,7 +3,7 @@
 from sim.engine.request import RequestStatus
 from sim.engine.walking.batch import Batch, Row
 from sim.engine.walking.connector import Connector
-from sim.engine.walking.progress import Progress
+from sim.engine.walking.progress import Progress, admission_order
 from sim.engine.walking.rotation import Rotation
 from sim.engine.walking.state import State
 
@@ -75,7 +75,7 @@ class Outputs:
             rotation.finish(progress)
             finished.append(progress)
         if batch.ended and len(finished) > 1:
-            finished.sort(key=_serial)
+            finished.sort(key=admission_order)
 
     def pass_over(self, count: int) -> None:
         """So many batches are back that finish nobody and have no rows."""
@@ -167,10 +167,6 @@ class Outputs:
         self._unfreed = kept
         if self._in_flight[0] is batch:
             self._in_flight.pop(0)
-
-
-def _serial(progress: Progress) -> int:
-    return progress.request.serial
 
 
 def _verified(progress: Progress, num_drafts: int) -> int:

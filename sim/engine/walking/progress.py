@@ -51,3 +51,8 @@ class Progress:
         self.num_trace_blocks = request.num_shared_blocks
         self.accepted = accepted
         self.proposed = proposed
+
+
+def admission_order(progress: Progress) -> int:
+    """Sort key: the order of admission."""
+    return progress.request.serial

@@ -158,7 +158,14 @@ class RankedSlots(Slots):
     def __init__(
         self, config: SchedulerConfig, speculation: Speculation | None, evicts_by: PrefixCacheEviction
     ) -> None:
+        self._evicts_by = evicts_by
         super().__init__(config, speculation, 0)
-        hash_lookahead = speculation.num_hash_lookahead_tokens if speculation else 0
-        self.kv = RankedKVCache(config, hash_lookahead, RANKS[evicts_by])
-        self.pool = self.kv.pool
+
+    def _make_cache(
+        self,
+        config: SchedulerConfig,
+        speculation: Speculation | None,  # noqa: ARG002 - as all slots make theirs
+        num_keys: int,  # noqa: ARG002
+        hash_lookahead: int,
+    ) -> KVCacheManager:
+        return RankedKVCache(config, hash_lookahead, RANKS[self._evicts_by])

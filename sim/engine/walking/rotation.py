@@ -16,7 +16,7 @@ from sim.engine.step_calendar import StepCalendar
 from sim.engine.walking.batch import Batch, Row
 from sim.engine.walking.connector import Connector
 from sim.engine.walking.modes import PLAIN, Modes
-from sim.engine.walking.progress import Progress
+from sim.engine.walking.progress import Progress, admission_order
 from sim.engine.windows import WindowFrees
 
 
@@ -176,7 +176,7 @@ class Rotation:
         """Whether one has other states than the current one, or begins or fills a block with the next token."""
         states = progress.request.states
         assert states is not None, "it holds states"
-        return len(states.numbers) > 1 or progress.num_computed % self._block_size in (0, self._block_size - 1)
+        return len(states.numbers) > 1 or self._num_calls_to_fill(progress) in (1, self._block_size)
 
     def _num_calls_to_fill(self, progress: Progress) -> int:
         return self._block_size - progress.num_computed % self._block_size
@@ -184,9 +184,9 @@ class Rotation:
     def _enter(self, progress: Progress, call: int) -> None:
         request = progress.request
         if self._keeps_states:
-            pause = call + self._num_calls_to_fill(progress)
-            if pause <= call + self._num_rounds(progress):
-                self.pauses.add(request, pause)
+            num_calls = self._num_calls_to_fill(progress)
+            if num_calls <= self._num_rounds(progress):
+                self.pauses.add(request, call + num_calls)
         request.epoch = self.round(call) - progress.num_computed
         request.last_pass = request.epoch + progress.last_token - 1
         self.slot(call).decodes.enter(request)
@@ -221,37 +221,21 @@ class Rotation:
     def pause(self, call: int, in_flight: list[Batch]) -> None:
         """Count those no more who fill their blocks in that call."""
         while self.pauses.next_pass <= call:
-            for request in self.pauses.pop_next():
-                self._pause(self._progress[request], in_flight)
-
-    def _pause(self, progress: Progress, in_flight: list[Batch]) -> None:
-        call = progress.counted_call
-        last_number = self.slot(call).last_number
-        for batch in reversed(in_flight):
-            if not batch.did_nothing and self.place(batch.call) == self.place(call):
-                last_number = batch.number_before
-            if self._is_counted_in(progress, batch):
-                batch.rows.append(self._row_of(progress, batch))
-                batch.rows.sort(key=_serial)
-                batch.num_counted -= 1
-        self.slot(call).decodes.leave(progress.request)
-        last_numbers = [last_number] * self._num_slots
-        self._settle(progress, self.last_call - len(in_flight), last_numbers)
-        insort(self.walked, progress, key=_admission)
+            counted = [self._progress[request] for request in self.pauses.pop_next()]
+            for progress in counted:
+                self.slot(progress.counted_call).decodes.leave(progress.request)
+            self._settle_all(counted, in_flight)
+            for progress in counted:
+                insort(self.walked, progress, key=admission_order)
 
     def settle(self, running: list[Progress], in_flight: list[Batch]) -> None:
         """Count nobody: say of each request, and of each batch in flight, what walking would have said."""
         counted = [progress for progress in running if progress.counted_call >= 0]
-        last_numbers = [slot.last_number for slot in self.slots]
-        for batch in reversed(in_flight):
+        self._settle_all(counted, in_flight)
+        for batch in in_flight:
             batch.may_finish = True
-            if not batch.did_nothing:
-                last_numbers[self.place(batch.call)] = batch.number_before
-            if batch.num_counted:
-                self._make_rows(batch, counted)
-        last_collected = self.last_call - len(in_flight)
+            batch.ended = []
         for progress in counted:
-            self._settle(progress, last_collected, last_numbers)
             if self.windows is not None and progress.request.last_pass > self.last_call:
                 self.windows.leave(progress.request, self.last_call)
         for slot in self.slots:
@@ -259,11 +243,20 @@ class Rotation:
         self.walked = list(running)
         self.pauses = StepCalendar()
 
-    def _make_rows(self, batch: Batch, counted: list[Progress]) -> None:
-        batch.rows += [self._row_of(progress, batch) for progress in counted if self._is_counted_in(progress, batch)]
-        batch.rows.sort(key=_serial)
-        batch.num_counted = 0
-        batch.ended = []
+    def _settle_all(self, counted: list[Progress], in_flight: list[Batch]) -> None:
+        """These are counted no more, nor in the batches that are in flight."""
+        last_numbers = [slot.last_number for slot in self.slots]
+        for batch in reversed(in_flight):
+            if not batch.did_nothing:
+                last_numbers[self.place(batch.call)] = batch.number_before
+            rows = [self._row_of(progress, batch) for progress in counted if self._is_counted_in(progress, batch)]
+            if rows:
+                batch.rows += rows
+                batch.rows.sort(key=_serial)
+                batch.num_counted -= len(rows)
+        last_collected = self.last_call - len(in_flight)
+        for progress in counted:
+            self._settle(progress, last_collected, last_numbers)
 
     def _is_counted_in(self, progress: Progress, batch: Batch) -> bool:
         num_calls = batch.call - progress.counted_call
@@ -309,7 +302,3 @@ class Rotation:
 
 def _serial(row: Row) -> int:
     return row.serial
-
-
-def _admission(progress: Progress) -> int:
-    return progress.request.serial

@@ -13,16 +13,10 @@ class Slots:
     `lowest_blank` is the smallest number of free blocks without contents in a pass.
     """
 
-    def __init__(
-        self,
-        config: SchedulerConfig,
-        speculation: Speculation | None,
-        num_keys: int,
-        kv: KVCacheManager | None = None,
-    ) -> None:
+    def __init__(self, config: SchedulerConfig, speculation: Speculation | None, num_keys: int) -> None:
         hash_lookahead = speculation.num_hash_lookahead_tokens if speculation else 0
         self._num_dropped = int(speculation.drops_last_hit) if speculation else 0
-        self.kv = kv or KVCacheManager(config, num_keys, hash_lookahead, self._num_dropped)
+        self.kv = self._make_cache(config, speculation, num_keys, hash_lookahead)
         self.pool = self.kv.pool
         self._block_size = config.block_size
         self.num_groups = self.kv.num_token_groups
@@ -36,6 +30,15 @@ class Slots:
             self._num_never_kept = speculation.num_tokens_not_kept
         self._num_unhashed = max(self._num_never_kept, hash_lookahead)
         self.lowest_blank = self.pool.num_blank
+
+    def _make_cache(
+        self,
+        config: SchedulerConfig,
+        speculation: Speculation | None,  # noqa: ARG002 - for layers that keep states
+        num_keys: int,
+        hash_lookahead: int,
+    ) -> KVCacheManager:
+        return KVCacheManager(config, num_keys, hash_lookahead, self._num_dropped)
 
     def start_pass(self) -> None:
         """A pass of the scheduler begins."""

@@ -12,7 +12,7 @@ from sim.engine.walking.batch import Batch, Row
 from sim.engine.walking.connector import Connector
 from sim.engine.walking.contiguous_slots import ContiguousSlots
 from sim.engine.walking.modes import Modes
-from sim.engine.walking.progress import Progress
+from sim.engine.walking.progress import Progress, admission_order
 from sim.engine.walking.ranked_eviction import RankedSlots
 from sim.engine.walking.rotation import Rotation, rotates
 from sim.engine.walking.slots import Slots
@@ -102,7 +102,7 @@ class State:
         requests = [row.progress for row in batch.rows]
         if self.rotation is not None and batch.num_counted:
             requests += self.rotation.counted(batch.call, self.running)
-            requests.sort(key=_serial)
+            requests.sort(key=admission_order)
         return requests
 
     @property
@@ -162,10 +162,6 @@ class State:
         request.num_preemptions += 1
         request.num_sampled_tokens = progress.num_tokens - progress.num_prompt
         progress.num_drafts = 0
-
-
-def _serial(progress: Progress) -> int:
-    return progress.request.serial
 
 
 def _slots(config: SchedulerConfig, modes: Modes, num_keys: int) -> Slots:

@@ -1,7 +1,7 @@
 """Room for requests of a model whose layers keep states: these take blocks of their own, and chunks end for their sake."""
 
 from sim.engine.config import SchedulerConfig
-from sim.engine.kv_cache_manager import PrefixHit
+from sim.engine.kv_cache_manager import KVCacheManager, PrefixHit
 from sim.engine.request import Request
 from sim.engine.stateful_kv_cache import StatefulKVCache
 from sim.engine.walking.progress import Progress
@@ -13,16 +13,19 @@ class StatefulSlots(Slots):
     """Slots that hold states beside tokens. Those that are made findable in a pass are yet to be computed: others find them with the next pass."""
 
     def __init__(self, config: SchedulerConfig, speculation: Speculation | None, num_keys: int) -> None:
-        lookahead = speculation.num_hash_lookahead_tokens if speculation else 0
-        num_dropped = int(speculation.drops_last_hit) if speculation else 0
-        num_drafts = speculation.num_speculative_tokens if speculation else 0
-        self._cache = StatefulKVCache(config, num_keys, lookahead, num_dropped, num_drafts)
-        super().__init__(config, speculation, num_keys, self._cache)
+        super().__init__(config, speculation, num_keys)
         self._states = self._cache.states
         self._num_state_groups = len(self._cache.state_groups)
         self._keeps_last_state = config.engine.rules.stops_before_last_token
         self._marks_last_state_again = config.engine.rules.marks_last_state_again
         self._of_this_pass: set[int] = set()
+
+    def _make_cache(
+        self, config: SchedulerConfig, speculation: Speculation | None, num_keys: int, hash_lookahead: int
+    ) -> KVCacheManager:
+        num_drafts = speculation.num_speculative_tokens if speculation else 0
+        self._cache = StatefulKVCache(config, num_keys, hash_lookahead, self._num_dropped, num_drafts)
+        return self._cache
 
     def start_pass(self) -> None:
         self._of_this_pass.clear()
@@ -88,11 +91,9 @@ class StatefulSlots(Slots):
         start = progress.num_computed
         end = start + num_tokens
         wanted = self._num_to_take(progress, 0, start, end)
-        num_new = max(0, self._num_blocks(end + self._lookahead) - progress.num_blocks) * self.num_groups
-        if num_new + wanted > self.pool.num_free:
+        num_new = self._extend(progress, max(end + self._lookahead, progress.num_slots), wanted)
+        if num_new < 0:
             return -1
-        if num_new:
-            self._extend(progress, end + self._lookahead, 0)
         num_new += self._take(progress, 0, start, end)
         self.keep(progress, end)
         return num_new
