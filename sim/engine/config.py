@@ -16,13 +16,14 @@ class KVGroup:
 
     `is_kept_sparsely`: where there is a retention interval, not all of its blocks can be found. Layers that keep a state instead of tokens (`keeps_states`) need
     what a window of two tokens does: the state behind the last of them. Of a chunk's blocks they have the last one only, for the state at its end, and where a pass
-    can write another one (`writes_checkpoints`, vLLM's prefill checkpoints) the one before too.
+    can write another one (`writes_checkpoints`, vLLM's prefill checkpoints) the one before too. `has_drafter`: vLLM knows layers of a drafter among them.
     """
 
     window: int | None = None
     is_kept_sparsely: bool = True
     keeps_states: bool = False
     writes_checkpoints: bool = False
+    has_drafter: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,15 @@ class SchedulerConfig:
     def keeps_states(self) -> bool:
         """Whether any layers keep states that can be found, so that chunks end where blocks do."""
         return any(group.keeps_states for group in self.kv_groups)
+
+    @property
+    def drops_last_hit(self) -> tuple[bool, ...]:
+        """By group, whether a drafter that reads ahead has the last block of its hit computed again: where its layers are, or some just like them. Of all
+        where vLLM does not know its layers.
+        """
+        kinds = [(group.window, group.keeps_states) for group in self.kv_groups]
+        marked = {kind for kind, group in zip(kinds, self.kv_groups, strict=True) if group.has_drafter}
+        return tuple(not marked or kind in marked for kind in kinds)
 
     @property
     def num_tokens_left_to_decode(self) -> int:

@@ -17,6 +17,7 @@ from sim.engine.config import KVGroup, SchedulerConfig
 from sim.engine.keyed_blocks import KeyedBlocks
 from sim.engine.passed_blocks import PassedBlocks
 from sim.engine.prefix_cache import Extent, Held, Piece, PrefixCache, SparseHeld
+from sim.engine.prefix_lookup import PrefixLookup
 from sim.engine.request import Request
 from sim.engine.retention import Ranges, Retention
 from sim.engine.unlimited import UNLIMITED
@@ -130,40 +131,34 @@ def longest_that_fits(config: SchedulerConfig, num_slots_ahead: int = 0) -> int:
 class KVCacheManager:
     """Admission, growth and release of requests over one pool.
 
-    The keys of blocks cover `hash_lookahead` tokens behind them too; `num_dropped` blocks of a hit are computed again. Of groups that it `keeps_sparsely` no block without
+    The keys of blocks cover `hash_lookahead` tokens behind them too; `drops`: a drafter has the last block of a hit computed again. Of groups that it `keeps_sparsely` no block without
     a name can be found, so that prompts have names there. `has_common_window_blocks` is set when a request takes hold of blocks that a window of another has yet to pass.
     """
 
-    def __init__(self, config: SchedulerConfig, num_keys: int, hash_lookahead: int = 0, num_dropped: int = 0) -> None:
+    def __init__(self, config: SchedulerConfig, num_keys: int, hash_lookahead: int = 0, *, drops: bool = False) -> None:
         self._config = config
         self._retention: Retention | None = None
         if config.caches_with_gaps and config.retention_interval is not None:
             assert config.engine.rules.unhashed_blocks_first, "what does not stay comes to the front of the free list"
-            self._retention = Retention(config, config.retention_interval, num_dropped)
+            self._retention = Retention(config, config.retention_interval, drops=drops)
         self.keeps_sparsely = [
             group.keeps_states or (self._retention is not None and group.is_kept_sparsely and group.window is not None)
             for group in config.kv_groups
         ]
         self._num_state_blocks = config.num_state_blocks
-        self._num_behind_hit = max(1, hash_lookahead)
         self._block_size = config.block_size
         self.windows = [group.window for group in config.kv_groups]
-        self._full_groups = [group for group, window in enumerate(self.windows) if window is None]
-        self._window_groups = [group for group, window in enumerate(self.windows) if window is not None]
-        self._first_windows = [group for group in self._window_groups if self.windows[group] == self.windows[0]]
         self._token_groups = [group for group, one in enumerate(config.kv_groups) if not one.keeps_states]
         self._windows = [
             (group, window)
             for group, window in enumerate(self.windows)
             if window is not None and group in self._token_groups
         ]
-        self._num_blocks_needed = [
-            UNLIMITED if window is None else blocks_for(window - 1, config.block_size) for window in self.windows
-        ]  # last blocks of a hit that the next token attends to, by group
         self._most_blocks = [0 if group.keeps_states else most_blocks(group, config) for group in config.kv_groups]
         self.num_groups = len(config.kv_groups)
         self.num_token_groups = len(self._token_groups)
         self._caches = [PrefixCache() for _ in config.kv_groups]
+        self._lookup = PrefixLookup(config, self._caches, hash_lookahead)
         self._num_keys = num_keys
         self.has_windows = config.has_windows
         self.has_common_window_blocks = False
@@ -181,18 +176,16 @@ class KVCacheManager:
 
     # -- admission -------------------------------------------------------------------------------------------------
 
-    def find_prefix(self, request: Request, num_dropped: int = 0) -> PrefixHit:
-        """The longest cached prefix of a waiting request but for its last blocks; at least one token is left to compute."""
+    def find_prefix(self, request: Request, *, drops: bool = False) -> PrefixHit:
+        """The longest cached prefix of a waiting request, where it `drops` a block without that one; at least one token is left to compute."""
         keyed = request.keyed
         if keyed is None:
             return NO_HIT
-        num_alone = self._num_found_alone(keyed, (request.num_tokens - self._num_behind_hit) // self._block_size)
-        num_alone = max(0, num_alone - num_dropped)
-        num_blocks = self._num_found(keyed, num_alone, self._window_groups)
+        num_blocks, num_alone = self._lookup.longest(keyed, request.num_tokens, drops=drops)
         pieces = []
         num_free = num_nowhere_held = 0
         for group, cache in enumerate(self._caches):
-            first = max(0, num_blocks - self._num_blocks_needed[group])
+            first = max(0, num_blocks - self._lookup.num_needed[group])
             found = cache.match(keyed.spans, first, num_blocks)
             pieces.append(found)
             num_free_here = num_unheld(found)
@@ -209,23 +202,6 @@ class KVCacheManager:
         num_blocks = self.find_prefix(request).num_blocks
         for extent, count in evicted:
             extent.end += count
-        return num_blocks
-
-    def _num_found_alone(self, keyed: KeyedBlocks, num_blocks: int) -> int:
-        """How many leading blocks, up to so many, full attention has, or without any the windows that are like the first."""
-        for group in self._full_groups:
-            num_blocks = self._caches[group].match_end(keyed.spans, num_blocks, UNLIMITED)
-        num_blocks = min(num_blocks, keyed.count)
-        return num_blocks if self._full_groups else self._num_found(keyed, num_blocks, self._first_windows)
-
-    def _num_found(self, keyed: KeyedBlocks, num_blocks: int, groups: Sequence[int]) -> int:
-        """How many leading blocks, up to so many, can be skipped: each window finds all that it needs of them, the last ones."""
-        before = -1
-        while self.has_windows and num_blocks != before:
-            before = num_blocks
-            for group in groups:
-                needed = self._num_blocks_needed[group]
-                num_blocks = self._caches[group].match_end(keyed.spans, num_blocks, needed)
         return num_blocks
 
     def behind_load(self, hit: PrefixHit, num_external: int) -> PrefixHit:
@@ -510,4 +486,4 @@ class KVCacheManager:
         window = self.windows[group]
         if self._retention is None or window is None or not self.keeps_sparsely[group]:
             return [(first, last)]
-        return self._retention.ranges(window, request, first, last)
+        return self._retention.ranges(group, request, first, last)

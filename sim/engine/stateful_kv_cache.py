@@ -18,16 +18,16 @@ class StatefulKVCache(KVCacheManager):
     """One over several KV groups of which `state_groups` keep states: all of them those after the same tokens of a request."""
 
     def __init__(
-        self, config: SchedulerConfig, num_keys: int, hash_lookahead: int, num_dropped: int, num_drafts: int
+        self, config: SchedulerConfig, num_keys: int, hash_lookahead: int, num_drafts: int, *, drops: bool
     ) -> None:
-        super().__init__(config, num_keys, hash_lookahead, num_dropped)
-        self.states: Final = LayerStates(config, hash_lookahead, num_dropped, num_drafts)
+        super().__init__(config, num_keys, hash_lookahead, drops=drops)
+        self.states: Final = LayerStates(config, hash_lookahead, int(drops), num_drafts)
         self.state_groups = [group for group, one in enumerate(config.kv_groups) if one.keeps_states]
 
     # -- what is found ---------------------------------------------------------------------------------------------
 
-    def find_prefix(self, request: Request, num_dropped: int = 0) -> PrefixHit:
-        hit = super().find_prefix(request, num_dropped)
+    def find_prefix(self, request: Request, *, drops: bool = False) -> PrefixHit:
+        hit = super().find_prefix(request, drops=drops)
         if hit is not NO_HIT:
             hit.state = self._state_among(hit.pieces)
         return hit
@@ -36,21 +36,24 @@ class StatefulKVCache(KVCacheManager):
         found = pieces[self.state_groups[0]] if pieces else ()
         return found[-1] if found else None
 
-    def find_prefix_before_load(self, request: Request, num_dropped: int) -> PrefixHit | None:
+    def find_prefix_before_load(self, request: Request, *, drops: bool) -> PrefixHit | None:
         """What full attention has of a waiting request, where the rest comes from elsewhere with its state; None where others have more of it."""
-        keyed = request.keyed
+        keyed, lookup = request.keyed, self._lookup
         if keyed is None:
             return None
-        limit = (request.num_tokens - self._num_behind_hit) // self._block_size
-        num_alone = max(0, self._num_found_alone(keyed, limit) - num_dropped)
-        pieces = []
-        for group, cache in enumerate(self._caches):
-            needed, end = self._num_blocks_needed[group], num_alone
-            if self.windows[group] is not None:
-                end = cache.match_end(keyed.spans, min(limit, keyed.count), needed)
-            if end > num_alone:
-                return None
-            pieces.append(cache.match(keyed.spans, max(0, end - needed), end))
+        most = (request.num_tokens - 1) // self._block_size
+        ends = {
+            group: lookup.reach(kind, keyed, request.num_tokens, most, drops=drops)
+            for kind in lookup.kinds
+            for group in kind.numbers
+        }
+        num_alone = ends[lookup.kinds[0].numbers[0]]
+        if max(ends.values()) > num_alone:
+            return None
+        pieces = [
+            cache.match(keyed.spans, max(0, ends[group] - lookup.num_needed[group]), ends[group])
+            for group, cache in enumerate(self._caches)
+        ]
         hit = PrefixHit(num_alone, tuple(pieces), 0, 0, num_alone)
         hit.state = self._state_among(pieces)
         return hit
@@ -77,7 +80,7 @@ class StatefulKVCache(KVCacheManager):
 
     def keeps_state(self, request: Request, num_blocks: int) -> bool:
         """Whether the state after so many blocks can be found once it is there."""
-        return self._retention is None or self._retention.keeps_state(request, num_blocks)
+        return self._retention is None or self._retention.keeps_state(self.state_groups[0], request, num_blocks)
 
     def is_segment(self, num_blocks: int) -> bool:
         """Whether that can be found of any prompt."""

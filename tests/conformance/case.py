@@ -4,7 +4,7 @@ import gzip
 import json
 import marshal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -163,10 +163,15 @@ def _config(recorded: Mapping[str, Any], rules: SchedulingRules) -> SchedulerCon
     interval = arguments.pop("prefix_cache_retention_interval", None)
     caches = arguments["enable_prefix_caching"]
     num_drafts = (recorded.get("spec") or {}).get("k", 0)
+    drafting = recorded.get("eagle_groups", ())
     return scheduler_config(
         num_gpu_blocks=arguments.pop("num_blocks"),
         scheduling_policy=arguments.pop("policy"),
-        kv_groups=tuple(_group(group) for group in groups if caches or group[0] != "states"),
+        kv_groups=tuple(
+            replace(_group(group), has_drafter=number in drafting)
+            for number, group in enumerate(groups)
+            if caches or group[0] != "states"
+        ),
         num_state_blocks=0 if caches else sum(group[0] == "states" for group in groups) * (1 + num_drafts),
         rules=rules,
         prefix_cache_retention_interval=DENSELY if interval is None else interval,

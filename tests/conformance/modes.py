@@ -11,6 +11,7 @@ Fields = Mapping[str, Any]
 MODE_KEYS = frozenset(
     {
         "spec",
+        "eagle_groups",
         "pp",
         "runner",
         "max_loras",

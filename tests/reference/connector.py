@@ -41,6 +41,11 @@ class Connector(Protocol):
         ...
 
     @property
+    def brings_states(self) -> bool:
+        """Whether what it has goes with a state, so that what full attention has is enough to begin with."""
+        ...
+
+    @property
     def begins_loads(self) -> bool:
         """Whether the pass that is over has asked for some."""
         ...
@@ -91,6 +96,10 @@ class Remote:
     @property
     def has_pending(self) -> bool:
         return bool(self._asked or self._under_way)
+
+    @property
+    def brings_states(self) -> bool:
+        return True
 
     @property
     def begins_loads(self) -> bool:

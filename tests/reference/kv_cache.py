@@ -4,6 +4,7 @@ Mirrors vLLM's v1/core/kv_cache_manager.py, kv_cache_coordinator.py and single_t
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from sim.engine.config import KVGroup, SchedulerConfig
@@ -41,17 +42,25 @@ class KVCacheManager:
         self._config = config
         self._lookahead = speculation.lookahead if speculation else 0
         self._drops_last_hit = bool(speculation and speculation.drops_last_hit)
+        self.doubts_drafts = [self._drops_last_hit and group.has_drafter for group in config.kv_groups]
         self.num_never_kept = speculation.unfinished_tokens if speculation else 0
         self.num_left_to_decode = max(self.num_never_kept, config.num_tokens_left_to_decode)
         self._hash_lookahead = speculation.hash_lookahead if speculation else 0
         self._num_drafts = speculation.k if speculation else 0
         self._block_size = config.block_size
         self._groups = config.kv_groups
+        self._drops = config.drops_last_hit
+        alike: dict[KVGroup, list[int]] = {}
+        for number, group in enumerate(config.kv_groups):
+            alike.setdefault(replace(group, has_drafter=False), []).append(number)
+        self._kinds = sorted(alike.values(), key=lambda kind: self._groups[kind[0]].window is not None)
+        self._has_two_kinds = len(alike) == 2 and self._groups[self._kinds[0][0]].window is None
         self.pool = BlockPool(
             config.num_gpu_blocks,
             unhashed_blocks_first=config.engine.rules.unhashed_blocks_first,
             evicts_by=config.engine.prefix_cache_eviction,
         )
+        self._states_kept: dict[int, list[tuple[Request, int, int]]] = {}
         self.start_pass()
         self.no_hit = PrefixHit(0, tuple(() for _ in self._groups))
 
@@ -60,88 +69,113 @@ class KVCacheManager:
 
         Where full attention has more of it than windows, prompts part: the request keeps what windows need there.
         """
-        hit = self._longest_prefix(request, num_dropped=int(self._drops_last_hit))
-        if self._config.engine.enable_prefix_caching:
-            longest = self._longest_match_alone(request) * self._block_size
-            request.junction = longest if longest > hit.num_tokens else 0
-        return hit
+        if not self._config.engine.enable_prefix_caching:
+            return self.no_hit
+        num_blocks, longest = self._longest_prefix(request, drops=self._drops_last_hit)
+        request.junction = longest * self._block_size if longest > num_blocks else 0
+        return self._hit(request, [num_blocks] * len(self._groups), num_blocks)
 
     def find_prefix_before_load(self, request: Request) -> PrefixHit | None:
         """What full attention has of the request, where the rest with its states comes from elsewhere; None where states reach further, or there are none."""
         if not self._config.keeps_states or not self._config.engine.enable_prefix_caching:
             return None
-        num_blocks = max(0, self._longest_full_match(request) - self._drops_last_hit)
-        limit = (request.num_tokens - max(1, self._hash_lookahead)) // self._block_size
-        blocks: list[tuple[int, ...]] = []
-        for number, group in enumerate(self._groups):
-            lengths = range(limit, 0, -1) if group.window is not None else (num_blocks,)
-            longest = next((length for length in lengths if self._match(request, number, length) is not None), 0)
-            if longest > num_blocks:
-                return None
-            blocks.append(self._match(request, number, longest) or ())
-        return PrefixHit(num_blocks * self._block_size, tuple(blocks))
+        most = (request.num_tokens - 1) // self._block_size
+        reached = {
+            number: self._reach(request, kind, most, drops=self._drops[number] and self._drops_last_hit)
+            for kind in self._kinds
+            for number in kind
+        }
+        by_group = [reached[number] for number in range(len(self._groups))]
+        num_blocks = by_group[self._kinds[0][0]]
+        return None if max(by_group) > num_blocks else self._hit(request, by_group, num_blocks)
 
-    def _longest_match_alone(self, request: Request) -> int:
-        """Blocks that the kind of layers has which vLLM asks first: full attention, or without any that of the first group."""
-        longest = self._longest_full_match(request) - self._drops_last_hit
-        if any(group.window is None for group in self._groups):
-            return longest
-        first = [number for number, group in enumerate(self._groups) if group == self._groups[0]]
-        for num_blocks in range(longest, 0, -1):
-            if all(self._match(request, number, num_blocks) is not None for number in first):
-                return num_blocks
+    def held_prefix(self, request: Request) -> PrefixHit:
+        """The same as others see it."""
+        if not self._config.engine.enable_prefix_caching:
+            return self.no_hit
+        num_blocks, _ = self._longest_prefix(request, drops=False)
+        return self._hit(request, [num_blocks] * len(self._groups), num_blocks)
+
+    def _hit(self, request: Request, by_group: Sequence[int], num_blocks: int) -> PrefixHit:
+        return PrefixHit(
+            num_blocks * self._block_size, tuple(self._match(request, *reached) or () for reached in enumerate(by_group))
+        )
+
+    def _longest_prefix(self, request: Request, *, drops: bool) -> tuple[int, int]:
+        """The blocks with which all groups can resume, and those with which the first kind of layers could; at least one token is left to compute.
+
+        Mirrors `find_longest_cache_hit` of vLLM's coordinators: each kind in turn shortens what the one before had, until none does. One that drops a block
+        looks for one more, and does so once, unless another kind has shortened the prefix since.
+        """
+        end = (request.num_tokens - 1) // self._block_size
+        if drops and len(self._groups) == 1:
+            end = max(0, end - 1)  # vLLM does not look for one more
+        longest, before = -1, -1
+        dropped: set[int] = set()
+        while end != before:
+            before = end
+            for kind in self._kinds:
+                number = kind[0]
+                drops_here = drops and self._drops[number] and number not in dropped
+                if self._groups[number].window is None and longest >= 0:
+                    continue  # has every prefix of what it had
+                reached = self._reach(request, kind, end, drops=drops_here)
+                if drops_here:
+                    dropped.add(number)
+                elif reached < end:
+                    dropped.clear()
+                end = reached
+                longest = max(longest, end)
+            if self._has_two_kinds:
+                break
+        return end, longest
+
+    def _reach(self, request: Request, kind: Sequence[int], end: int, *, drops: bool) -> int:
+        """Up to which block, at most `end`, all groups of a kind have what the next token needs, and before a block that is dropped that one."""
+        group = self._groups[kind[0]]
+        drops = drops and not group.keeps_states  # no drafter has states
+        num_hashed = max(0, request.num_tokens - self._hash_lookahead) // self._block_size
+        count = min(end + drops, num_hashed)
+        keys = request.block_keys.upto(count)[:count]
+        is_there = [all(self.pool.find((number, key)) is not None for number in kind) for key in keys]
+        if group.window is None:
+            found = is_there.index(False) if False in is_there else len(is_there)
+            return max(0, found - drops)
+        needed = blocks_for(group.window - 1, self._block_size) + drops
+        for last in range(len(is_there), 0, -1):
+            if all(is_there[max(0, last - needed) : last]):
+                return last - drops
         return 0
 
     def is_retained(self, request: Request, group: KVGroup, index: int) -> bool:
-        """Whether so-many-th full block of a group can be found: of windows, those that one needs at certain places of a prompt."""
+        """Whether so-many-th full block of a group can be found."""
+        drops = self._drops_last_hit and self._drops[self._groups.index(group)]
+        return self.is_reachable(group, index, self._boundaries(request, drops=drops), drops=drops)
+
+    def is_reachable(self, group: KVGroup, index: int, boundaries: Sequence[int], *, drops: bool) -> bool:
+        """Of windows, those blocks that one needs at certain places of a prompt, and of states the last."""
         interval = self._config.retention_interval
         if group.window is None or interval is None or not group.is_kept_sparsely:
             return True
         if group.keeps_states:
-            return self._is_segment(index + 1) or index + 1 in [
-                end // self._block_size for end in self._boundaries(request)
-            ]
-        needed = blocks_for(group.window - 1, self._block_size) + self._drops_last_hit
-        for tokens in self._boundaries(request):
-            end = tokens // self._block_size + self._drops_last_hit
+            return self._is_segment(index + 1) or index + 1 in [end // self._block_size for end in boundaries]
+        needed = blocks_for(group.window - 1, self._block_size) + drops
+        for tokens in boundaries:
+            end = tokens // self._block_size + drops
             if end - needed <= index < end:
                 return True
-        segment, place = interval // self._block_size, index - self._drops_last_hit
+        segment, place = interval // self._block_size, index - drops
         return interval > 0 and (needed >= segment or (place >= 0 and place % segment >= segment - needed))
 
-    def _boundaries(self, request: Request) -> list[int]:
+    def _boundaries(self, request: Request, *, drops: bool) -> list[int]:
         """Where a later request can go on: behind the same prompt, or a longer one, and where it has parted from others."""
         size, prompt = self._block_size, request.num_prompt_tokens
         junctions = [request.junction] if request.junction else []
         if not self._drops_last_hit:
             return [prompt - 1, *junctions]
-        if junctions and self._config.engine.rules.keeps_block_before_junction:
+        if junctions and drops and self._config.engine.rules.keeps_block_before_junction:
             junctions.append(junctions[0] - size)
         return [*(max(0, (tokens // size - 1) * size) for tokens in (prompt - 1, prompt)), *junctions]
-
-    def held_prefix(self, request: Request) -> PrefixHit:
-        """The same as others see it."""
-        return self._longest_prefix(request, num_dropped=0)
-
-    def _longest_prefix(self, request: Request, *, num_dropped: int) -> PrefixHit:
-        """The longest prefix of the request that every group still holds; at least one token is left to compute."""
-        if not self._config.engine.enable_prefix_caching:
-            return self.no_hit
-        for num_blocks in range(self._longest_full_match(request) - num_dropped, 0, -1):
-            blocks = tuple(self._match(request, group, num_blocks) for group in range(len(self._groups)))
-            if all(matched is not None for matched in blocks):
-                return PrefixHit(num_blocks * self._block_size, tuple(matched or () for matched in blocks))
-        return self.no_hit
-
-    def _longest_full_match(self, request: Request) -> int:
-        """Blocks up to the first miss in the full-attention groups, which bounds every group's hit."""
-        limit = (request.num_tokens - max(1, self._hash_lookahead)) // self._block_size
-        keys = request.block_keys.upto(limit)
-        full = [number for number, group in enumerate(self._groups) if group.window is None]
-        for index in range(limit):
-            if any(self.pool.find((group, keys[index])) is None for group in full):
-                return index
-        return limit
 
     def _match(self, request: Request, group: int, num_blocks: int) -> tuple[int, ...] | None:
         """The blocks with which this group can resume after `num_blocks`, null where its window has passed."""
@@ -306,11 +340,12 @@ class KVCacheManager:
         """Make blocks that are filled with known tokens findable."""
         if not self._config.engine.enable_prefix_caching:
             return
-        never = self.num_never_kept if len(self._groups) == 1 or self._drops_last_hit else 0
-        finished = max(0, min(num_tokens, request.num_tokens) - never)
-        full = min(finished, max(0, request.num_tokens - self._hash_lookahead)) // self._block_size
-        keys = request.block_keys.upto(full)
         for group, table in enumerate(request.block_tables):
+            drops = self._drops_last_hit and self._drops[group]
+            never = self.num_never_kept if len(self._groups) == 1 or drops else 0
+            finished = max(0, min(num_tokens, request.num_tokens) - never)
+            full = min(finished, max(0, request.num_tokens - self._hash_lookahead)) // self._block_size
+            keys = request.block_keys.upto(full)
             first = request.num_hashed_blocks[group]
             for index in range(first, full):
                 if table[index] != NULL_BLOCK and self.is_retained(request, self._groups[group], index):
@@ -318,8 +353,33 @@ class KVCacheManager:
             request.num_hashed_blocks[group] = max(full, first)
             if self._groups[group].keeps_states:
                 self._keep_last_state(request, group, full)
-                contents = {self.pool.content(block) for block in table[first:full] if block != NULL_BLOCK}
-                self._states_of_this_pass |= {content for content in contents if content is not None}
+                kept = [index for index in range(first, full) if table[index] != NULL_BLOCK]
+                contents = {index: self.pool.content(table[index]) for index in kept}
+                self._states_of_this_pass |= {content for content in contents.values() if content is not None}
+                self._states_kept.setdefault(group, []).extend(
+                    (request, table[index], self._place(request, index))
+                    for index, content in contents.items()
+                    if content is not None
+                )
+
+    def _place(self, request: Request, index: int) -> int:
+        """The blocks after which the state stands that one of a request's holds."""
+        written, place = request.written_states or (-1, -1)
+        return place if index == written else index + 1
+
+    def forget_states_kept(self, request: Request) -> None:
+        """It is about to give its blocks back, once no batch writes to them."""
+        for group, kept in self._states_kept.items():
+            self._states_kept[group] = [entry for entry in kept if entry[0] is not request]
+
+    def drain_states_kept(self) -> dict[Request, list[tuple[int, int, int]]]:
+        """Those that have been made findable since this was asked last: the group, the block, and after how many blocks it stands."""
+        drained: dict[Request, list[tuple[int, int, int]]] = {}
+        for group, kept in sorted(self._states_kept.items()):
+            for request, block, place in kept:
+                drained.setdefault(request, []).append((group, block, place))
+        self._states_kept = {}
+        return drained
 
     def _keep_last_state(self, request: Request, group: int, full: int) -> None:
         """The state that a pass wrote before its chunk's end, and that behind which others can go on, can be found as that of its place."""
@@ -359,6 +419,7 @@ class KVCacheManager:
 
     def free(self, request: Request) -> None:
         """Release all that the request holds."""
+        self.forget_states_kept(request)
         for table in request.block_tables:
             self.pool.release(table)
         self.pool.release(request.state_blocks)

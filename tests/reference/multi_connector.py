@@ -37,6 +37,10 @@ class MultiConnector:
         return any(one.has_pending for one in self._both)
 
     @property
+    def brings_states(self) -> bool:
+        return all(one.brings_states for one in self._both)
+
+    @property
     def begins_loads(self) -> bool:
         return any(one.begins_loads for one in self._both)
 

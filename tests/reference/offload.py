@@ -29,6 +29,7 @@ class OffloadConnector:
         self._pool = kv.pool
         self._groups = config.kv_groups
         self._windows = [number for number, group in enumerate(config.kv_groups) if group.window is not None]
+        self._states = [number for number, group in enumerate(config.kv_groups) if group.keeps_states]
         assert not self._windows or offload.blocks_per_chunk == 1, (
             "vLLM stores some chunks of windows only, if they are longer"
         )
@@ -39,7 +40,8 @@ class OffloadConnector:
         self._rules = config.engine.rules
         by_request = self._rules.ranks_chunks_by_request
         self._cpu = CpuCache(offload.cpu_chunks, offload.eviction_policy, ranks_by_request=by_request)
-        self._num_stored: dict[Request, int] = {}
+        self._doubts_drafts = kv.doubts_drafts
+        self._num_stored: dict[Request, list[int]] = {}
         self._tables: dict[Request, Tables] = {}
         self._taken: set[int] = set()
         self._finished: list[tuple[Request, int]] = []
@@ -53,6 +55,10 @@ class OffloadConnector:
     @property
     def has_pending(self) -> bool:
         return bool(self._jobs)
+
+    @property
+    def brings_states(self) -> bool:
+        return False
 
     @property
     def begins_loads(self) -> bool:
@@ -71,7 +77,7 @@ class OffloadConnector:
         """The prefix behind the local hit that is in the CPU cache: whole chunks, but for a last token that is computed in any case."""
         self._tables[request] = self._no_tables()
         if self._rules.offers_chunks_anew:
-            self._num_stored[request] = 0
+            self._num_stored[request] = [0 for _ in self._groups]
         if any(job.request is request for job in self._jobs):
             return None
         num_tokens = self._num_found(request, hit.num_tokens)
@@ -87,31 +93,42 @@ class OffloadConnector:
     def _num_found(self, request: Request, num_local: int) -> int | None:
         """What all groups have behind the local hit; None while some of it is still being stored.
 
-        One group after the other shortens what is asked for; windows are asked again behind a shorter prefix.
+        One group after the other shortens what is asked for; windows are asked again behind a shorter prefix. One with a drafter's layers is asked for a chunk
+        more, which it then leaves, once for a length that others have found.
         """
+        size = self._chunk_tokens
         full = [number for number in range(len(self._groups)) if number not in self._windows]
-        windows = sorted(self._windows, key=lambda number: -blocks_for(self._window(number), self._chunk_tokens))
-        end = request.num_tokens - (1 if windows else 0)
-        end = min(end, request.num_tokens // self._chunk_tokens * self._chunk_tokens)
+        windows = sorted(self._windows, key=lambda number: -blocks_for(self._window(number), size))
+        last = request.num_tokens // size * size
+        end = min(request.num_tokens - (1 if windows else 0), last)
+        if self._states:
+            end = end // size * size
         found, is_pending = 0, False
         turn = [*full, *windows]
+        left: set[int] = set()
         while turn:
             after: list[int] = []
             has_asked_window = False
             for number in turn:
-                if end - num_local < self._chunk_tokens:
+                if end - num_local < size:
                     return 0
-                keys = self._keys(request, number, num_local, end)
-                count = self._last_window(keys, number) if number in windows else self._prefix(keys)
+                leaves_one = self._doubts_drafts[number] and number not in left
+                keys = self._keys(request, number, num_local, min(end + size, last) if leaves_one else end)
+                needed = self._window_chunks(number) + leaves_one
+                count = self._last_window(keys, needed) if number in windows else self._prefix(keys)
                 if count == 0:
                     return 0
                 if count is None:
                     is_pending = True
                 else:
-                    end = min(end, (num_local // self._chunk_tokens + count) * self._chunk_tokens)
-                if end - num_local < self._chunk_tokens:
+                    if leaves_one:
+                        left.add(number)
+                    end = min(end, (num_local // size + count - leaves_one) * size)
+                if end - num_local < size:
                     return 0
                 if end - num_local < found:
+                    if not self._doubts_drafts[number]:
+                        left.clear()
                     if is_pending:
                         is_pending, after = False, [*full, *windows]
                     elif has_asked_window and not after:
@@ -126,9 +143,8 @@ class OffloadConnector:
         count = next((place for place, key in enumerate(keys) if key not in self._cpu), len(keys))
         return count if all(map(self._cpu.is_ready, keys[:count])) else None
 
-    def _last_window(self, keys: Keys, number: int) -> int | None:
-        """Where the last run ends that fills the window, or the first run that begins with the keys; None while some of it is being stored."""
-        needed = self._window_chunks(number)
+    def _last_window(self, keys: Keys, needed: int) -> int | None:
+        """Where the last run of so many ends, or the first run that begins with the keys; None while some of it is being stored."""
         run: Keys = []
         for place in reversed(range(len(keys))):
             if keys[place] in self._cpu:
@@ -166,7 +182,7 @@ class OffloadConnector:
             first = hit.num_tokens // self._block_size
             while table[first] == NULL_BLOCK:
                 first += 1
-            num_blocks += len(table) - first
+            num_blocks += blocks_for(end, self._block_size) - first
             first = first * self._block_size // self._chunk_tokens
             keys |= {
                 key: first + place
@@ -174,7 +190,7 @@ class OffloadConnector:
             }
         self.hears_of_table(request)
         self._cpu.use(request.request_id, keys)
-        self._num_stored[request] = blocks_for(end, self._chunk_tokens)
+        self._num_stored[request] = [blocks_for(end, self._chunk_tokens) for _ in self._groups]
         duration_s = self._offload.load_base_s + self._offload.load_block_s * num_blocks
         self._loads_asked.append(Job(request, "load", duration_s, num_tokens=num_external, keys=list(keys)))
 
@@ -204,6 +220,7 @@ class OffloadConnector:
         for job in self._jobs:
             if job.name == "store" and not taken.isdisjoint(self._watched(job)):
                 self._to_flush.append(job)
+        self._offer_states()
         for request, num_tokens in rows:
             self._offer(request, min(num_tokens, request.num_tokens))
         for request, num_tokens in self._finished:
@@ -227,8 +244,9 @@ class OffloadConnector:
                 table.extend(blocks)
         taken, self._taken = self._taken, set()
         for request, tables in self._tables.items():
-            pending = range(self._num_stored.get(request, 0), num_known[request])
-            for table in (tables[number] for number in self._windows):
+            for number in self._windows:
+                table = tables[number]
+                pending = range(self._stored(request)[number], num_known[request])
                 for place in [place for place in pending if table[place] in taken]:
                     table[place] = NULL_BLOCK
         return taken
@@ -238,26 +256,38 @@ class OffloadConnector:
         is_left = job.request.status is RequestStatus.FINISHED
         return {block for number, block in job.blocks if is_left or number in self._windows}
 
+    def _offer_states(self) -> None:
+        """Each that was made findable in this pass by itself, and once: where there is no room for it, it is not stored."""
+        for request, kept in self._kv.drain_states_kept().items():
+            most = request.num_prompt_tokens if self._offload.prompt_only else request.num_tokens
+            for number, block, place in kept:
+                if place * self._block_size > most:
+                    continue
+                (key,) = self._keys(request, number, (place - 1) * self._block_size, place * self._block_size)
+                if self._cpu.offer(request.request_id, {key: place - 1}):
+                    duration_s = self._offload.store_base_s + self._offload.store_block_s
+                    self._offered.append(Job(request, "store", duration_s, blocks=[(number, block)], keys=[key]))
+
     def _offer(self, request: Request, num_tokens: int) -> Job | None:
         """Store what is complete and not there yet, if the CPU has room for all of it."""
         if self._offload.prompt_only:
             num_tokens = min(num_tokens, request.num_prompt_tokens)
-        first, end = self._num_stored.get(request, 0), num_tokens // self._chunk_tokens
-        if end <= first:
-            return None
-        chunks = {
-            key: (first + place, number)
-            for number in range(len(self._groups))
-            for place, key in enumerate(
-                self._keys(request, number, first * self._chunk_tokens, end * self._chunk_tokens)
-            )
-            if NULL_BLOCK not in self._blocks(request, first + place, number)
-            and self._kv.is_retained(request, self._groups[number], first + place)
-        }
+        boundaries = [request.num_prompt_tokens - 1, *([request.junction] if request.junction else [])]
+        ends = list(self._stored(request))
+        chunks: dict[Key, tuple[int, int]] = {}
+        for number, group in enumerate(self._groups):
+            first, doubts = ends[number], self._doubts_drafts[number]
+            ends[number] = max(first, self._num_storable(request, number, num_tokens))
+            for place in range(first, ends[number]):
+                if NULL_BLOCK in self._blocks(request, place, number) or number in self._states:
+                    continue
+                if self._kv.is_reachable(group, place, boundaries, drops=doubts):
+                    (key,) = self._keys(request, number, place * self._chunk_tokens, (place + 1) * self._chunk_tokens)
+                    chunks[key] = (place, number)
         new = self._cpu.offer(request.request_id, {key: place for key, (place, _) in chunks.items()}) if chunks else []
         if new is None:
             return None
-        self._num_stored[request] = end
+        self._num_stored[request] = ends
         if not new:
             return None
         blocks = [(chunks[key][1], block) for key in new for block in self._blocks(request, *chunks[key])]
@@ -265,6 +295,14 @@ class OffloadConnector:
         job = Job(request, "store", duration_s, blocks=blocks, keys=new)
         self._offered.append(job)
         return job
+
+    def _stored(self, request: Request) -> list[int]:
+        return self._num_stored.setdefault(request, [0 for _ in self._groups])
+
+    def _num_storable(self, request: Request, number: int, num_tokens: int) -> int:
+        """Chunks that are complete; of a group with a drafter's layers but the last, while drafts may still be written into it."""
+        is_decoding = num_tokens > request.num_prompt_tokens and request.status is not RequestStatus.FINISHED
+        return max(0, num_tokens // self._chunk_tokens - (self._doubts_drafts[number] and is_decoding))
 
     def _blocks(self, request: Request, chunk: int, number: int) -> list[int]:
         return self._tables[request][number][chunk * self._chunk_blocks : (chunk + 1) * self._chunk_blocks]

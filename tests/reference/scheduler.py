@@ -417,7 +417,7 @@ class Scheduler:
             return Outcome.SKIPPED if self._config.engine.rules.skips_unchunked_prompts else Outcome.STOPS
         num_external = 0
         if self.connector and not request.num_computed_tokens:
-            longer = self.kv.find_prefix_before_load(request)
+            longer = self.kv.find_prefix_before_load(request) if self.connector.brings_states else None
             found = self.connector.find(request, longer or hit)
             if found is None:
                 return Outcome.PASSED_OVER
@@ -662,6 +662,7 @@ class Scheduler:
     def _give_back(self, request: Request) -> None:
         """Its blocks come free once no batch in flight may write to them."""
         if self._modes.defers_frees and request.num_in_flight_tokens:
+            self.kv.forget_states_kept(request)
             self._unfreed.append((self._batches_in_flight[-1], request))
         else:
             self.kv.free(request)

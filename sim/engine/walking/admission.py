@@ -155,7 +155,7 @@ class Admission:
 
     def _find_elsewhere(self, connector: Connector, progress: Progress, hit: PrefixHit) -> tuple[PrefixHit, int]:
         """What is used of a hit, and how many tokens come behind it from elsewhere; below 0 where that is not known yet."""
-        before_load = self._slots.find_prefix_before_load(progress)
+        before_load = self._slots.find_prefix_before_load(progress) if connector.brings_states else None
         num_external = connector.find(progress, (before_load or hit).num_blocks * self._block_size)
         if num_external <= 0:
             return hit, num_external

@@ -11,7 +11,7 @@ NOTHING: Ints = np.zeros(0, dtype=np.int64)
 
 
 class Chunks:
-    """Of one request: the keys of its chunks as far as they are known, how many leading ones have been dealt with, which the
+    """Of one request: the keys of its chunks as far as they are known, how many leading ones have been dealt with (`num_doubted` of groups with a drafter's layers), which the
     CPU was offered or has loaded from, what it did with each, its transfers under way, when a store has answered, the copies it
     took for a load of which the tier does not know yet, those it held as it ended, and whether it has been scheduled since it was last looked up.
     `left` are the copies of blocks that are yet to be stored, by block and group; `num_known` blocks it held after the last pass.
@@ -20,6 +20,7 @@ class Chunks:
     def __init__(self) -> None:
         self.keys: list[int] = []
         self.num_stored = 0
+        self.num_doubted = 0
         self.access = Access()
         self.num_jobs = 0
         self.answer_s = -1.0

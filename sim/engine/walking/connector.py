@@ -55,10 +55,11 @@ class Connector:
 
     `consumes`: blocks are written to from elsewhere. `drops_preempted_outputs`: what is in flight of a request as it is
     preempted is sampled again. A load that fails is computed if `recomputes_failed`, or else ends its request. `events` tell a
-    log of what begins.
+    log of what begins. `brings_states`: what comes has the state behind it, so that what full attention has here is enough to begin with.
     """
 
     consumes: bool = True
+    brings_states: bool = False
     drops_preempted_outputs: bool = False
     recomputes_failed: bool = False
     reports_at_start: bool = False

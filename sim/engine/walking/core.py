@@ -553,7 +553,8 @@ def _connector(config: SchedulerConfig, modes: Modes) -> Connector | None:
     caches = config.engine.enable_prefix_caching
     offload = None
     if modes.offload is not None:
-        offload = Offload(modes.offload, config)
+        drafting = modes.drafting
+        offload = Offload(modes.offload, config, drops=drafting is not None and drafting.drops_last_hit)
     if modes.kv_transfer is None:
         return offload
     assert modes.peer is not None, "KV is transferred from and to a peer"

@@ -62,11 +62,12 @@ class Worker:
 class Offload(Connector):
     """Stores are offered at the end of a pass and begin with the next one's batch (`_due`), loads with their own."""
 
-    def __init__(self, config: OffloadConfig, scheduler: SchedulerConfig) -> None:
+    def __init__(self, config: OffloadConfig, scheduler: SchedulerConfig, *, drops: bool = False) -> None:
         block_size, rules = scheduler.block_size, scheduler.engine.rules
         caches_prefixes = scheduler.engine.enable_prefix_caching
         self._windows = [group.window for group in scheduler.kv_groups]
         self._num_groups = len(self._windows)
+        self._token_groups = [number for number, group in enumerate(scheduler.kv_groups) if not group.keeps_states]
         self._knows_copies = self._num_groups > 1 or scheduler.has_windows
         assert not self._knows_copies or (caches_prefixes and config.blocks_per_chunk == 1), "each block is known"
         self.reports_at_start = config.reports_at_start
@@ -81,7 +82,10 @@ class Offload(Connector):
         by_request = rules.ranks_chunks_by_request
         policy = eviction_policy(config.eviction_policy, config.cpu_chunks, ranks_by_request=by_request)
         self._cpu = CpuCache(config.cpu_chunks, policy)
-        self._lookup = TierLookup(self._cpu, scheduler.kv_groups, self._chunk_tokens, caches_prefixes=caches_prefixes)
+        self._doubts = [drops and group.has_drafter for group in scheduler.kv_groups]
+        self._lookup = TierLookup(
+            self._cpu, scheduler.kv_groups, self._chunk_tokens, self._doubts, caches_prefixes=caches_prefixes
+        )
         self._loads = Worker(config.load_base_s, config.load_block_s)
         self._stores = Worker(config.store_base_s, config.store_block_s)
         self._taken: list[Ints] = []
@@ -100,6 +104,8 @@ class Offload(Connector):
         super().attach(slots)
         if self._caches_prefixes:
             slots.kv.drain_handed_out()
+        if len(self._token_groups) < self._num_groups:
+            slots.note_kept_states()
 
     @property
     def has_pending(self) -> bool:
@@ -137,7 +143,7 @@ class Offload(Connector):
         chunks.has_joined, chunks.num_known = False, 0
         self._forget_left(progress)
         if self._offers_anew:
-            chunks.num_stored = 0
+            chunks.num_stored = chunks.num_doubted = 0
         if chunks.num_jobs:
             return -1
         end = progress.num_tokens // self._chunk_tokens
@@ -173,7 +179,7 @@ class Offload(Connector):
             keys += of_group[start:last]
             places += range(start, last)
         self._cpu.use(keys, places, progress.chunks.access)
-        progress.chunks.num_stored = last
+        progress.chunks.num_stored = progress.chunks.num_doubted = last
         progress.chunks.num_jobs += 1
         num_blocks = len(keys) * self._chunk_blocks - num_hit_tokens // self._block_size % self._chunk_blocks
         self._moved.add(progress, num_tokens, num_blocks)
@@ -189,7 +195,8 @@ class Offload(Connector):
     def ending(self, progress: Progress) -> None:
         if self._knows_copies:
             num_tokens = progress.num_prompt if self._prompt_only else progress.num_tokens
-            self._find_copies(progress, progress.chunks.num_stored, num_tokens // self._chunk_tokens)
+            end = num_tokens // self._chunk_tokens
+            self._find_copies(progress, end, end)
             self._with_left[progress] = None
 
     def finished(self, progress: Progress, now_s: float) -> bool:  # noqa: ARG002 - a connector's interface
@@ -242,6 +249,8 @@ class Offload(Connector):
         if self._knows_copies and len(taken):
             self._lost = set(taken.tolist())
             self._note_lost(taken)
+        for progress, group, number in self.slots.drain_kept_states():
+            self._offer_state(progress, group, number)
         for progress, num_tokens in (*self._rows, *self._finished):
             self._offer(progress, num_tokens)
         for progress, _ in self._rows:
@@ -276,11 +285,15 @@ class Offload(Connector):
         chunks = progress.chunks
         if self._prompt_only:
             num_tokens = min(num_tokens, progress.num_prompt)
-        first, end = chunks.num_stored, num_tokens // self._chunk_tokens
-        if end <= first:
-            return
+        end = num_tokens // self._chunk_tokens
+        # drafts may still be written into the last chunk of a request that goes on
+        end_doubted = end - (num_tokens > progress.num_prompt and not progress.is_finished)
         if self._knows_copies:
-            self._offer_groups(progress, first, end)
+            if end > chunks.num_stored or (True in self._doubts and end_doubted > chunks.num_doubted):
+                self._offer_groups(progress, end, end_doubted)
+            return
+        first, end = chunks.num_stored, end_doubted if self._doubts[0] else end
+        if end <= first:
             return
         keys = chunk_keys(progress, end, self._chunk_blocks)[first:end]
         new = self._cpu.offer(keys, range(first, end), chunks.access)
@@ -305,12 +318,13 @@ class Offload(Connector):
         self._moved.num_stored_blocks += job.num_blocks
         self._offered.append(job)
 
-    def _offer_groups(self, progress: Progress, first: int, end: int) -> None:
+    def _offer_groups(self, progress: Progress, end: int, end_doubted: int) -> None:
         """The same of several groups, of whose blocks those that are to stay and that the request has are stored."""
         chunks, count = progress.chunks, self._num_groups
-        self._find_copies(progress, first, end)
+        self._find_copies(progress, end, end_doubted)
         left = sorted((place % count, place // count) for place, copy in chunks.left.items() if copy != LOST)
-        offered = [(group, block) for group, block in left if block < end]
+        ends = [end_doubted if doubts else end for doubts in self._doubts]
+        offered = [(group, block) for group, block in left if block < ends[group]]
         by_group = self._keys(chunk_keys(progress, end, 1))
         keys = [by_group[group][block] for group, block in offered]
         copies = {key: chunks.left[block * count + group] for key, (group, block) in zip(keys, offered, strict=True)}
@@ -318,7 +332,8 @@ class Offload(Connector):
         if new is None:
             self._with_left[progress] = None
             return
-        chunks.num_stored = end
+        chunks.num_stored = max(chunks.num_stored, end)
+        chunks.num_doubted = max(chunks.num_doubted, end_doubted)
         self._forget_left(progress)
         if new:
             job = Job(progress, "store", 0, len(new), new)
@@ -326,11 +341,25 @@ class Offload(Connector):
             job.passing_copies = job.copies[np.array([self._passes(copies[key]) for key in new])]
             self._store(job)
 
-    def _find_copies(self, progress: Progress, first: int, end: int) -> None:
-        """Note what a request holds of so many of its blocks."""
-        kv, left, count = self.slots.kv, progress.chunks.left, self._num_groups
-        for group in range(count):
-            for start, stop in kv.ranges_kept(progress.request, group, first, end):
+    def _offer_state(self, progress: Progress, group: int, number: int) -> None:
+        """Store one that has been made findable, if the CPU has room for it now."""
+        num_tokens = (number + 1) * self._block_size
+        if num_tokens > (progress.num_prompt if self._prompt_only else progress.num_tokens):
+            return
+        key = self._keys(chunk_keys(progress, number + 1, 1))[group][number]
+        if self._cpu.offer([key], [number], progress.chunks.access):
+            job = Job(progress, "store", 0, 1, [key])
+            job.copies = job.passing_copies = np.array([self.slots.kv.copy_of(progress.request, group, number)])
+            self._store(job)
+
+    def _find_copies(self, progress: Progress, end: int, end_doubted: int) -> None:
+        """Note what a request holds of so many of its blocks that has not been dealt with."""
+        kv, chunks, count = self.slots.kv, progress.chunks, self._num_groups
+        left = chunks.left
+        for group in self._token_groups:
+            doubts = self._doubts[group]
+            first, last = (chunks.num_doubted, end_doubted) if doubts else (chunks.num_stored, end)
+            for start, stop in kv.ranges_kept(progress.request, group, first, last):
                 for block in range(start, stop):
                     place = block * count + group
                     copy = kv.copy_of(progress.request, group, block) if place not in left else -1

@@ -95,13 +95,14 @@ class RankedKVCache(KVCacheManager):
 
     def __init__(self, config: SchedulerConfig, hash_lookahead: int, rank: Callable[[Copy], Rank]) -> None:
         super().__init__(config, 0, hash_lookahead)
+        self._num_behind_hit = max(1, hash_lookahead)
         self.ranked = RankedPool(config.num_usable_blocks, rank)
         self.pool = self.ranked
         self._held: dict[Request, list[Copy]] = {}
 
-    def find_prefix(self, request: Request, num_dropped: int = 0) -> PrefixHit:
+    def find_prefix(self, request: Request, *, drops: bool = False) -> PrefixHit:
         found = self._found(request, (request.num_tokens - self._num_behind_hit) // self._block_size)
-        found = found[: max(0, len(found) - num_dropped)]
+        found = found[: max(0, len(found) - drops)]
         num_unheld = sum([not copy.num_holders for copy in found])
         return PrefixHit(len(found), (), num_unheld, self._num_without_holder(request, len(found)))
 

@@ -43,6 +43,8 @@ class Peer(Protocol):
 class Remote(Connector):
     """Loads that were asked for in a pass, and transfers under way."""
 
+    brings_states = True
+
     def __init__(self, config: KVTransferConfig, peer: Peer) -> None:
         self.consumes = config.kv_role != "kv_producer"
         self.drops_preempted_outputs = config.kv_role != "kv_consumer"

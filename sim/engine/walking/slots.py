@@ -15,7 +15,7 @@ class Slots:
 
     def __init__(self, config: SchedulerConfig, speculation: Speculation | None, num_keys: int) -> None:
         hash_lookahead = speculation.num_hash_lookahead_tokens if speculation else 0
-        self._num_dropped = int(speculation.drops_last_hit) if speculation else 0
+        self._drops = speculation is not None and speculation.drops_last_hit
         self.kv = self._make_cache(config, speculation, num_keys, hash_lookahead)
         self.pool = self.kv.pool
         self._block_size = config.block_size
@@ -26,7 +26,7 @@ class Slots:
         self._caches_prefixes = config.engine.enable_prefix_caching
         self._keeps_sparsely = config.caches_with_gaps
         self._num_never_kept = 0
-        if speculation and (self.kv.num_groups == 1 or self._num_dropped):
+        if speculation and (self.kv.num_groups == 1 or self._drops):
             self._num_never_kept = speculation.num_tokens_not_kept
         self._num_unhashed = max(self._num_never_kept, hash_lookahead)
         self.lowest_blank = self.pool.num_blank
@@ -38,7 +38,7 @@ class Slots:
         num_keys: int,
         hash_lookahead: int,
     ) -> KVCacheManager:
-        return KVCacheManager(config, num_keys, hash_lookahead, self._num_dropped)
+        return KVCacheManager(config, num_keys, hash_lookahead, drops=self._drops)
 
     def start_pass(self) -> None:
         """A pass of the scheduler begins."""
@@ -51,7 +51,7 @@ class Slots:
         """The longest cached prefix of a waiting request that can be used."""
         if not self._caches_prefixes:
             return NO_HIT
-        hit = self.kv.find_prefix(progress.request, self._num_dropped)
+        hit = self.kv.find_prefix(progress.request, drops=self._drops)
         if self._keeps_sparsely:
             progress.request.junction = hit.num_alone * self._block_size if hit.num_alone > hit.num_blocks else 0
         return hit
@@ -59,6 +59,13 @@ class Slots:
     def find_prefix_before_load(self, progress: Progress) -> PrefixHit | None:  # noqa: ARG002 - for layers that keep states
         """What can be used of one whose other tokens come from elsewhere, where that differs."""
         return None
+
+    def note_kept_states(self) -> None:
+        """From now on, the states that are made findable are drained."""
+
+    def drain_kept_states(self) -> list[tuple[Progress, int, int]]:
+        """Those since the last time: whose they are, and of which group and number of its blocks."""
+        return []
 
     def behind_load(self, hit: PrefixHit, num_external: int) -> PrefixHit:
         """What a request needs of a hit where so many tokens come from elsewhere."""

@@ -19,12 +19,13 @@ class StatefulSlots(Slots):
         self._keeps_last_state = config.engine.rules.stops_before_last_token
         self._marks_last_state_again = config.engine.rules.marks_last_state_again
         self._of_this_pass: set[int] = set()
+        self._kept: dict[Progress, list[int]] | None = None
 
     def _make_cache(
         self, config: SchedulerConfig, speculation: Speculation | None, num_keys: int, hash_lookahead: int
     ) -> KVCacheManager:
         num_drafts = speculation.num_speculative_tokens if speculation else 0
-        self._cache = StatefulKVCache(config, num_keys, hash_lookahead, self._num_dropped, num_drafts)
+        self._cache = StatefulKVCache(config, num_keys, hash_lookahead, num_drafts, drops=self._drops)
         return self._cache
 
     def start_pass(self) -> None:
@@ -43,7 +44,7 @@ class StatefulSlots(Slots):
         return self._num_state_groups * self._states.num_to_take(request, progress.num_tokens, num_held, start, end)
 
     def find_prefix_before_load(self, progress: Progress) -> PrefixHit | None:
-        return self._cache.find_prefix_before_load(progress.request, self._num_dropped)
+        return self._cache.find_prefix_before_load(progress.request, drops=self._drops)
 
     def reserve_for_load(self, progress: Progress, hit: PrefixHit, num_tokens: int, reserve: int) -> bool:
         end = hit.num_blocks * self._block_size + num_tokens
@@ -104,6 +105,7 @@ class StatefulSlots(Slots):
         return num_new
 
     def keep(self, progress: Progress, num_tokens: int) -> None:
+        num_full = progress.num_full
         super().keep(progress, num_tokens)
         request = progress.request
         states = request.states
@@ -113,6 +115,26 @@ class StatefulSlots(Slots):
             self._keep_checkpoint(request, states.checkpoint, states.checkpoint_place, last)
         elif self._keeps_last_state and progress.num_full == last > 0 and last - 1 in states.numbers:
             self._find_as(request, last - 1)
+        if self._kept is not None:
+            kept = [states.contents.get(one, one) for one in states.numbers if num_full <= one < progress.num_full]
+            self._kept.setdefault(progress, []).extend(one for one in kept if self._cache.has_state(request, one))
+
+    def note_kept_states(self) -> None:
+        self._kept = {}
+
+    def drain_kept_states(self) -> list[tuple[Progress, int, int]]:
+        kept, self._kept = self._kept or {}, {}
+        return [
+            (progress, group, number)
+            for progress, numbers in kept.items()
+            for group in self._cache.state_groups
+            for number in numbers
+        ]
+
+    def free(self, progress: Progress) -> None:
+        super().free(progress)
+        if self._kept is not None:
+            self._kept.pop(progress, None)
 
     def _keep_blocks(self, progress: Progress, full: int) -> None:
         request = progress.request

@@ -13,10 +13,15 @@ PENDING = -1
 
 
 class TierLookup:
-    """Of a request it is told what each group's blocks are known by. What others load is waited for, where the GPU caches prefixes."""
+    """Of a request it is told what each group's blocks are known by. What others load is waited for, where the GPU caches prefixes. Groups that it `doubts`, for
+    drafts are written into them, are asked for a chunk more than is then used.
+    """
 
-    def __init__(self, cpu: CpuCache, groups: Sequence[KVGroup], chunk_tokens: int, *, caches_prefixes: bool) -> None:
+    def __init__(
+        self, cpu: CpuCache, groups: Sequence[KVGroup], chunk_tokens: int, doubts: Sequence[bool], *, caches_prefixes: bool
+    ) -> None:
         self._cpu = cpu
+        self._doubts = doubts
         self._caches_prefixes = caches_prefixes
         self._chunk_tokens = chunk_tokens
         self._windows = [group.window or 0 for group in groups]
@@ -24,7 +29,9 @@ class TierLookup:
         windows = [number for number, window in enumerate(self._windows) if window]
         self._by_window = sorted(windows, key=lambda number: -self._num_chunks[number])
         self._end = self._found = 0
+        self._has_left: set[int] = set()
         self._is_pending = False
+        self._ends_with_chunk = any(group.keeps_states for group in groups)
         self._every = [number for number, window in enumerate(self._windows) if not window] + self._by_window
 
     def num_found(self, keys: Sequence[Sequence[int]], num_local: int, num_tokens: int) -> int:
@@ -32,8 +39,12 @@ class TierLookup:
 
         Each group may shorten what is asked of the others, and windows have to have the end of what is left.
         """
-        self._end = min(num_tokens - bool(self._by_window), num_tokens // self._chunk_tokens * self._chunk_tokens)
+        size = self._chunk_tokens
+        self._end = min(num_tokens - bool(self._by_window), num_tokens // size * size)
+        if self._ends_with_chunk:
+            self._end = self._end // size * size
         self._found, self._is_pending = 0, False
+        self._has_left.clear()
         turn: Sequence[int] = self._every
         while turn:
             turn = self._ask(turn, keys, num_local, num_tokens)
@@ -55,17 +66,22 @@ class TierLookup:
             if self._end - num_local < size:
                 self._found = 0
                 return ()
-            last = min(-(-self._end // size), num_tokens // size)
-            reached = self._reach(keys[number], number, first, last)
+            leaves = self._doubts[number] and number not in self._has_left
+            last = min(-(-self._end // size) + leaves, num_tokens // size)
+            reached = self._reach(keys[number], number, first, last, leaves=leaves)
             if reached < 0:
                 self._is_pending = True
             else:
-                self._end = min(self._end, reached * size)
+                self._end = min(self._end, (reached - leaves) * size)
+                if leaves:
+                    self._has_left.add(number)
             found = self._end - num_local
             if reached == first or found < size:
                 self._found = 0
                 return ()
             if found < self._found:
+                if not self._doubts[number]:
+                    self._has_left.clear()
                 if self._is_pending:
                     self._is_pending, again = False, self._every
                 elif has_asked_window and not again:
@@ -74,10 +90,10 @@ class TierLookup:
             self._found = found
         return again
 
-    def _reach(self, keys: Sequence[int], number: int, first: int, last: int) -> int:
+    def _reach(self, keys: Sequence[int], number: int, first: int, last: int, *, leaves: bool) -> int:
         """Up to which chunk a group has what it needs; PENDING while some of it is still being stored."""
         if self._windows[number]:
-            return self._last_window(keys, number, first, last)
+            return self._last_window(keys, self._num_chunks[number] + leaves, first, last)
         return self._prefix(keys, first, last)
 
     def _prefix(self, keys: Sequence[int], first: int, last: int) -> int:
@@ -90,9 +106,9 @@ class TierLookup:
             end += 1
         return PENDING if is_pending else end
 
-    def _last_window(self, keys: Sequence[int], number: int, first: int, last: int) -> int:
-        """Behind which chunk the window has all that it needs, or all from the first chunk on."""
-        cpu, needed = self._cpu, self._num_chunks[number]
+    def _last_window(self, keys: Sequence[int], needed: int, first: int, last: int) -> int:
+        """Behind which chunk so many in a row are there, or all from the first chunk on."""
+        cpu = self._cpu
         run, is_pending = 0, False
         for chunk in range(last - 1, first - 1, -1):
             if cpu.holds(keys[chunk]):
