@@ -160,4 +160,6 @@ def _group(group: kv_cache.KVGroup, engine: ResolvedEngine) -> KVGroup:
     """A chunk of chunked attention is taken as a window of its size."""
     if group.kind == "linear":
         return KVGroup(window=2, keeps_states=True, writes_checkpoints=engine.writes_state_checkpoints)
-    return KVGroup(group.window, group.kind == "sliding")
+    drafts = engine.speculation
+    is_known = drafts is not None and drafts.method in engine.rules.knows_layers_of_drafters
+    return KVGroup(group.window, group.kind == "sliding", has_drafter=group.has_drafter and is_known)

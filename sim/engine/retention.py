@@ -22,8 +22,11 @@ class Retention:
         self._keeps_before_junction = config.engine.rules.keeps_block_before_junction
 
     def last_token(self, request: Request) -> int:
-        """Of those in blocks that may stay."""
-        return request.num_prompt_tokens + (request.max_tokens if self._segment else 0)
+        """Of those in blocks that may stay: where prompts part at a prompt's end, the block behind may be one of answers."""
+        last = request.num_prompt_tokens + request.max_tokens
+        if self._segment:
+            return last
+        return min(last, max(request.num_prompt_tokens, request.junction + self._block_size * max(self._num_dropped)))
 
     def keeps_state(self, group: int, request: Request, num_blocks: int) -> bool:
         """Whether a group's state after so many blocks stays."""

@@ -43,7 +43,7 @@ class RequestLimits(NamedTuple):
 class KVGroup:
     """Layers that share one block table; `page_bytes` is that of one of the `num_layers` of them on this GPU.
 
-    `drafting` are a drafter's layers of another page size, which keep part of each block.
+    `drafting` are a drafter's layers of another page size, which keep part of each block. `has_drafter`: some of the layers are a drafter's, on whichever GPU.
     """
 
     kind: AttentionKind
@@ -52,6 +52,7 @@ class KVGroup:
     block_size: int
     page_bytes: int
     drafting: tuple[LayerCache, ...] = ()
+    has_drafter: bool = False
 
     @property
     def drafter_bytes(self) -> int:
@@ -136,20 +137,18 @@ def kv_cache_layout(
     caches = _each_once(lambda attention: layer_cache(attention, engine), [layer.attention for layer in model.layers])
     if not hybrid:
         caches = [_unwindowed(cache) for cache in caches]
-    here = range(stage.start, stage.stop) if stage else range(len(caches))
-    if drafter is None or (stage and not stage.is_last):
-        return KVCacheLayout(
-            kv_groups(with_one_page_size(caches, engine.state_block_alignment_tokens), here), request_limits(engine)
-        )
-    drafting = [layer_cache(layer.attention, engine) for layer in drafter.layers]
-    if set(drafting) <= set(caches):  # layers like the model's own
-        caches, here = caches + drafting, range(here.start, here.stop + len(drafting))
+    num_target, here = len(caches), range(stage.start, stage.stop) if stage else range(len(caches))
+    drafting = [layer_cache(layer.attention, engine) for layer in drafter.layers] if drafter else []
+    drafts_here = stage is None or stage.is_last
+    if drafting and set(drafting) <= set(caches):  # layers like the model's own
+        caches = caches + drafting
+        here = range(here.start, here.stop + len(drafting) * drafts_here)
         drafting = []
-    groups = kv_groups(with_one_page_size(caches, engine.state_block_alignment_tokens), here)
-    return KVCacheLayout(_with_drafting(groups, drafting), request_limits(engine))
+    groups = kv_groups(with_one_page_size(caches, engine.state_block_alignment_tokens), here, num_target)
+    return KVCacheLayout(_with_drafting(groups, drafting, is_here=drafts_here), request_limits(engine))
 
 
-def _with_drafting(groups: tuple[KVGroup, ...], drafting: list[LayerCache]) -> tuple[KVGroup, ...]:
+def _with_drafting(groups: tuple[KVGroup, ...], drafting: list[LayerCache], *, is_here: bool) -> tuple[KVGroup, ...]:
     """Pages of another size beside those of the first group that keeps whole contexts, as vLLM lays out layers of one type.
 
     Raises ConfigError where there is none, or where the drafter keeps something else.
@@ -162,7 +161,8 @@ def _with_drafting(groups: tuple[KVGroup, ...], drafting: list[LayerCache]) -> t
             "speculative_config: a drafter whose layers keep another KV cache than the model's is planned for full attention"
             " only; use another drafter."
         )
-    return (*groups[:whole], replace(groups[whole], drafting=tuple(drafting)), *groups[whole + 1 :])
+    of_both = replace(groups[whole], drafting=tuple(drafting) if is_here else (), has_drafter=True)
+    return (*groups[:whole], of_both, *groups[whole + 1 :])
 
 
 def layer_cache(attention: Attention, engine: ResolvedEngine) -> LayerCache:
@@ -231,14 +231,21 @@ def _grown(cache: LayerCache, page_bytes: int) -> LayerCache:
     return replace(cache, block_size=cache.block_size * ratio, page_bytes=page_bytes)
 
 
-def kv_groups(caches: Sequence[LayerCache], here: range) -> tuple[KVGroup, ...]:
-    """Layers of equal kind and window, split so that all groups have about as many; `here` are those on this GPU."""
+def kv_groups(caches: Sequence[LayerCache], here: range, num_target: int) -> tuple[KVGroup, ...]:
+    """Layers of equal kind and window, split so that all groups have about as many; `here` are those on this GPU, and behind `num_target` come a drafter's."""
     places: dict[LayerCache, list[int]] = {}
     for place, cache in enumerate(caches):
         places.setdefault(cache, []).append(place)
     size = _group_size([len(of_kind) for of_kind in places.values()])
     return tuple(
-        KVGroup(cache.kind, cache.window, sum(p in here for p in dealt), cache.block_size, cache.page_bytes)
+        KVGroup(
+            cache.kind,
+            cache.window,
+            sum(p in here for p in dealt),
+            cache.block_size,
+            cache.page_bytes,
+            has_drafter=dealt[-1] >= num_target,
+        )
         for cache, of_kind in places.items()
         for dealt in _dealt(of_kind, size)
     )

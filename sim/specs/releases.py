@@ -192,11 +192,19 @@ def _scheduling_rules(v: _Version) -> SchedulingRules:
         offers_chunks_anew=v.since("0.33.0"),
         tells_all_connectors_of_allocations=v.since("0.33.0"),
         keeps_block_before_junction=v.since("0.33.0"),
+        knows_layers_of_drafters=_known_drafters(v),
         forgets_trimmed_tokens=v.since("0.33.0"),
         stops_before_last_token=v.since("0.32.0"),
         frees_states_behind_gaps=v.since("0.30.0"),
         marks_last_state_again=v.since("0.32.0") and v.before("0.33.0"),
     )
+
+
+def _known_drafters(v: _Version) -> tuple[str, ...]:
+    """`is_draft` of a layer's KV cache spec (0.33), and where an MTP module's layers are taken for the last ones (0.32)."""
+    if v.since("0.33.0"):
+        return ("eagle", "eagle3", "mtp")
+    return ("mtp",) if v.since("0.32.0") else ()
 
 
 def unknown_arguments(vllm_version: str) -> dict[str, str]:

@@ -38,6 +38,8 @@ class SchedulingRules:
     as their request is scheduled.
     `keeps_block_before_junction`: where drafters have the last block of a hit computed again, windows keep what they need one block before
     the place at which prompts part too.
+    `knows_layers_of_drafters`: the methods of speculation for which vLLM knows which KV groups hold the drafter's layers; it has the last block of a hit
+    computed again in these, in all groups where it does not know, and in the CPU tier leaves the last chunk of what they have out while a request decodes.
     `forgets_trimmed_tokens`: drafts that are accepted behind a request's last token do not count as computed, where windows give blocks back before a connector
     hears of the end.
     `stops_before_last_token`: where layers keep states, the last chunk of a prompt of whole blocks is its last block; before, it had none of its own.
@@ -63,6 +65,7 @@ class SchedulingRules:
     offers_chunks_anew: bool = False
     tells_all_connectors_of_allocations: bool = False
     keeps_block_before_junction: bool = False
+    knows_layers_of_drafters: tuple[str, ...] = ("mtp",)
     forgets_trimmed_tokens: bool = False
     stops_before_last_token: bool = True
     frees_states_behind_gaps: bool = True

@@ -19,7 +19,7 @@ from sim.engine.walking.connector import Connector, Transfer, completion_order, 
 from sim.engine.walking.eviction import eviction_policy
 from sim.engine.walking.loads import Loads
 from sim.engine.walking.progress import Progress
-from sim.engine.walking.slots import Slots
+from sim.engine.walking.slots import KeptState, Slots
 from sim.engine.walking.tier_lookup import TierLookup
 from sim.specs.kv_transfer import OffloadConfig
 
@@ -249,8 +249,8 @@ class Offload(Connector):
         if self._knows_copies and len(taken):
             self._lost = set(taken.tolist())
             self._note_lost(taken)
-        for progress, group, number in self.slots.drain_kept_states():
-            self._offer_state(progress, group, number)
+        for state in self.slots.drain_kept_states():
+            self._offer_state(state)
         for progress, num_tokens in (*self._rows, *self._finished):
             self._offer(progress, num_tokens)
         for progress, _ in self._rows:
@@ -341,15 +341,15 @@ class Offload(Connector):
             job.passing_copies = job.copies[np.array([self._passes(copies[key]) for key in new])]
             self._store(job)
 
-    def _offer_state(self, progress: Progress, group: int, number: int) -> None:
+    def _offer_state(self, state: KeptState) -> None:
         """Store one that has been made findable, if the CPU has room for it now."""
-        num_tokens = (number + 1) * self._block_size
-        if num_tokens > (progress.num_prompt if self._prompt_only else progress.num_tokens):
+        progress, block = state.progress, state.block
+        if (block + 1) * self._block_size > (progress.num_prompt if self._prompt_only else progress.num_tokens):
             return
-        key = self._keys(chunk_keys(progress, number + 1, 1))[group][number]
-        if self._cpu.offer([key], [number], progress.chunks.access):
+        key = self._keys(chunk_keys(progress, block + 1, 1))[state.group][block]
+        if self._cpu.offer([key], [block], progress.chunks.access):
             job = Job(progress, "store", 0, 1, [key])
-            job.copies = job.passing_copies = np.array([self.slots.kv.copy_of(progress.request, group, number)])
+            job.copies = job.passing_copies = np.array([state.copy])
             self._store(job)
 
     def _find_copies(self, progress: Progress, end: int, end_doubted: int) -> None:

@@ -147,6 +147,7 @@ class Outputs:
     def free(self, progress: Progress) -> None:
         """Give back the blocks of one that has left, once no batch in flight may write to them."""
         if self._state.defers_frees and progress.num_in_flight:
+            self._slots.forget_kept_states(progress)
             self._unfreed.append((self._in_flight[-1], progress))
         else:
             self._slots.free(progress)

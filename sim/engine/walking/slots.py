@@ -1,10 +1,21 @@
 """Room in the KV cache for requests that are walked: how many blocks each holds, and which of them can be found."""
 
+from typing import NamedTuple
+
 from sim.engine.config import SchedulerConfig
 from sim.engine.kv_cache_manager import NO_HIT, KVCacheManager, PrefixHit
 from sim.engine.unlimited import UNLIMITED
 from sim.engine.walking.progress import Progress
 from sim.specs.speculation import Speculation
+
+
+class KeptState(NamedTuple):
+    """A state that has been made findable: whose it is, behind which of its blocks it stands, and the number of the copy."""
+
+    progress: Progress
+    group: int
+    block: int
+    copy: int
 
 
 class Slots:
@@ -63,9 +74,12 @@ class Slots:
     def note_kept_states(self) -> None:
         """From now on, the states that are made findable are drained."""
 
-    def drain_kept_states(self) -> list[tuple[Progress, int, int]]:
-        """Those since the last time: whose they are, and of which group and number of its blocks."""
+    def drain_kept_states(self) -> list[KeptState]:
+        """Those since the last time, of each request group by group."""
         return []
+
+    def forget_kept_states(self, progress: Progress) -> None:
+        """A request gives its blocks back as soon as no batch writes to them."""
 
     def behind_load(self, hit: PrefixHit, num_external: int) -> PrefixHit:
         """What a request needs of a hit where so many tokens come from elsewhere."""

@@ -5,7 +5,7 @@ from sim.engine.kv_cache_manager import KVCacheManager, PrefixHit
 from sim.engine.request import Request
 from sim.engine.stateful_kv_cache import StatefulKVCache
 from sim.engine.walking.progress import Progress
-from sim.engine.walking.slots import Slots
+from sim.engine.walking.slots import KeptState, Slots
 from sim.specs.speculation import Speculation
 
 
@@ -19,7 +19,7 @@ class StatefulSlots(Slots):
         self._keeps_last_state = config.engine.rules.stops_before_last_token
         self._marks_last_state_again = config.engine.rules.marks_last_state_again
         self._of_this_pass: set[int] = set()
-        self._kept: dict[Progress, list[int]] | None = None
+        self._kept: dict[Progress, list[KeptState]] | None = None
 
     def _make_cache(
         self, config: SchedulerConfig, speculation: Speculation | None, num_keys: int, hash_lookahead: int
@@ -117,24 +117,30 @@ class StatefulSlots(Slots):
             self._find_as(request, last - 1)
         if self._kept is not None:
             kept = [states.contents.get(one, one) for one in states.numbers if num_full <= one < progress.num_full]
-            self._kept.setdefault(progress, []).extend(one for one in kept if self._cache.has_state(request, one))
+            self._note_kept(progress, [number for number in kept if self._cache.has_state(request, number)])
 
     def note_kept_states(self) -> None:
         self._kept = {}
 
-    def drain_kept_states(self) -> list[tuple[Progress, int, int]]:
+    def _note_kept(self, progress: Progress, numbers: list[int]) -> None:
+        assert self._kept is not None, "somebody drains them"
+        noted = self._kept.setdefault(progress, [])
+        for number in numbers:
+            for group in self._cache.state_groups:
+                copy = self._cache.copy_of(progress.request, group, number)
+                noted.append(KeptState(progress, group, number, copy))
+
+    def drain_kept_states(self) -> list[KeptState]:
         kept, self._kept = self._kept or {}, {}
-        return [
-            (progress, group, number)
-            for progress, numbers in kept.items()
-            for group in self._cache.state_groups
-            for number in numbers
-        ]
+        return [state for states in kept.values() for state in sorted(states, key=lambda state: state.group)]
+
+    def forget_kept_states(self, progress: Progress) -> None:
+        if self._kept is not None:
+            self._kept.pop(progress, None)
 
     def free(self, progress: Progress) -> None:
         super().free(progress)
-        if self._kept is not None:
-            self._kept.pop(progress, None)
+        self.forget_kept_states(progress)
 
     def _keep_blocks(self, progress: Progress, full: int) -> None:
         request = progress.request
