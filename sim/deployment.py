@@ -385,7 +385,7 @@ def deploy(
     fitted = replace(resolved, max_model_len=plan.max_model_len)
     assumed = (drafter.assumed,) if drafter and drafter.assumed else ()
     notes = (*engine_notes(engine, vllm_version), *layout_notes(engine, profile), *ranks_notes(engine, spec), *assumed)
-    return Deployment(spec, profile, fitted, plan, step_times, notes, cpu_tier(fitted, plan, profile), drafter)
+    return Deployment(spec, profile, fitted, plan, step_times, notes, cpu_tier(spec, fitted, plan, profile), drafter)
 
 
 def as_model(model: ModelLike, engine: EngineConfig) -> ModelSpec:

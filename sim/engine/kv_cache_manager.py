@@ -214,8 +214,9 @@ class KVCacheManager:
         for group, found in enumerate(hit.pieces or ((),) * self.num_groups):
             window = self.windows[group]
             passed = 0 if window is None else self._num_passed(window, num_tokens)
-            begins.append(max(passed, hit.num_blocks))
-            pieces.append(_last_blocks(found, hit.num_blocks - passed))
+            end = hit.begins[group] if hit.begins else hit.num_blocks
+            begins.append(max(passed, end))
+            pieces.append(_last_blocks(found, end - passed))
         num_free = sum([num_unheld(found) for found in pieces])
         return PrefixHit(hit.num_blocks, tuple(pieces), num_free, hit.num_nowhere_held, hit.num_alone, begins)
 

@@ -19,7 +19,9 @@ class Kind:
         group = config.kv_groups[number]
         window = group.window
         self.numbers = [
-            other for other, one in enumerate(config.kv_groups) if (one.window, one.keeps_states) == (window, group.keeps_states)
+            other
+            for other, one in enumerate(config.kv_groups)
+            if (one.window, one.keeps_states) == (window, group.keeps_states)
         ]
         self.has_prefixes = window is None
         self.num_needed = UNLIMITED if window is None else -(-(window - 1) // config.block_size)
@@ -38,9 +40,15 @@ class PrefixLookup:
         kinds = {kind.numbers[0]: kind for kind in (Kind(config, number) for number in range(len(caches)))}
         self.kinds = sorted(kinds.values(), key=lambda kind: not kind.has_prefixes)
         self._first, self._others = self.kinds[0], self.kinds[1:]
-        self._asks_once = not self._others or (self._first.has_prefixes and len(self._others) == 1)
+        self._again = self._asked_again()
         needed = {number: kind.num_needed for kind in self.kinds for number in kind.numbers}
         self.num_needed = [needed[number] for number in range(len(caches))]
+
+    def _asked_again(self) -> list[Kind]:
+        """Full attention has every prefix of what it had, and vLLM asks one other kind beside it but once."""
+        if not self._first.has_prefixes:
+            return self.kinds
+        return self._others if len(self._others) > 1 else []
 
     def longest(self, keyed: KeyedBlocks, num_tokens: int, *, drops: bool) -> tuple[int, int]:
         """Of a request that knows so many tokens, of which at least one is left to compute: the blocks with which all can go on, and those with which
@@ -51,9 +59,8 @@ class PrefixLookup:
         most = (num_tokens - 1) // self._block_size
         if drops and self._is_one_group:
             most = max(0, most - 1)  # without looking for one more
-        num_alone = num_blocks = self.reach(self._first, keyed, num_tokens, most, drops=drops)
+        num_blocks = num_alone = self.reach(self._first, keyed, num_tokens, most, drops=drops)
         left = {self._first} if drops and self._first.drops else set()
-        again = self._others if self._first.has_prefixes else self.kinds
         turn, before = self._others, -1
         while num_blocks != before and turn:
             before = num_blocks
@@ -65,7 +72,7 @@ class PrefixLookup:
                 elif found < num_blocks:
                     left.clear()
                 num_blocks = found
-            turn = () if self._asks_once else again
+            turn = self._again
         return num_blocks, num_alone
 
     def reach(self, kind: Kind, keyed: KeyedBlocks, num_tokens: int, most: int, *, drops: bool) -> int:

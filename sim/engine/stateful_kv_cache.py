@@ -47,14 +47,15 @@ class StatefulKVCache(KVCacheManager):
             for kind in lookup.kinds
             for group in kind.numbers
         }
+        begins = [ends[group] for group in range(self.num_groups)]
         num_alone = ends[lookup.kinds[0].numbers[0]]
-        if max(ends.values()) > num_alone:
+        if max(begins) > num_alone:
             return None
         pieces = [
-            cache.match(keyed.spans, max(0, ends[group] - lookup.num_needed[group]), ends[group])
-            for group, cache in enumerate(self._caches)
+            cache.match(keyed.spans, max(0, end - needed), end)
+            for cache, end, needed in zip(self._caches, begins, lookup.num_needed, strict=True)
         ]
-        hit = PrefixHit(num_alone, tuple(pieces), 0, 0, num_alone)
+        hit = PrefixHit(num_alone, tuple(pieces), 0, 0, num_alone, begins)
         hit.state = self._state_among(pieces)
         return hit
 

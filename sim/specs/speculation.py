@@ -67,19 +67,20 @@ class Speculation:
         return self.parallel_drafting and self.method != "dflash"
 
     @property
-    def _doubts_last_block(self) -> bool:
+    def doubts_last_block(self) -> bool:
+        """Whether the drafter reads the token behind each position, and is not trusted all the same."""
         reads_ahead = self.method in EAGLES and (self.method != "dflash" or self.dflash_reads_ahead)
         return reads_ahead and not self.trusts_last_block
 
     @property
     def drops_last_hit(self) -> bool:
         """Whether the last block of a prefix hit is computed again."""
-        return self._doubts_last_block and not self.hashes_look_ahead
+        return self.doubts_last_block and not self.hashes_look_ahead
 
     @property
     def num_hash_lookahead_tokens(self) -> int:
         """Tokens behind a block that its hash covers too."""
-        return self.num_prefill_lookahead if self._doubts_last_block and self.hashes_look_ahead else 0
+        return self.num_prefill_lookahead if self.doubts_last_block and self.hashes_look_ahead else 0
 
     @property
     def num_prefill_lookahead(self) -> int:

@@ -29,7 +29,7 @@ from tests.properties import engine_examples as examples
 from tests.reference import managed as changing
 from tests.reference.cluster import Served, simulate_cluster, with_cpu_tier
 from tests.reference.managed import ServedChanging
-from tests.workloads import step_times, tight_config, traces, with_groups
+from tests.workloads import GROUPS, STATEFUL, step_times, tight_config, traces, with_groups
 
 POLLING_S = 2.0  # times of these workloads are whole seconds
 ROUTERS = (
@@ -54,7 +54,7 @@ def workloads(draw: st.DrawFn, *, caches_prefixes: bool | None = None) -> tuple[
         kv_offloading_size=st.just(1.0),
         enable_prefix_caching=st.sampled_from((True, True, False) if caches_prefixes is None else (caches_prefixes,)),
     )
-    return trace, draw(with_groups(config)) if config.engine.enable_prefix_caching else config
+    return trace, draw(with_groups(config, (*GROUPS, *STATEFUL))) if config.engine.enable_prefix_caching else config
 
 
 @examples(60)

@@ -39,7 +39,17 @@ from tests.reference import modes as naive
 from tests.reference.cluster import with_cpu_tier
 from tests.reference.lockstep import simulate_lock_step
 from tests.workload.makers import make_trace as workload_trace
-from tests.workloads import SINCE_0_12, Prompt, Workload, step_times, tight_config, with_groups, workloads
+from tests.workloads import (
+    GROUPS,
+    SINCE_0_12,
+    STATEFUL,
+    Prompt,
+    Workload,
+    step_times,
+    tight_config,
+    with_groups,
+    workloads,
+)
 
 names = st.lists(st.sampled_from(("", "a", "b", "c")), min_size=14, max_size=14)
 
@@ -92,7 +102,8 @@ def revisits(draw: st.DrawFn, *, with_windows: bool = False) -> tuple[Trace, Sch
         kv_offloading_size=st.just(1.0),
         enable_prefix_caching=st.sampled_from((True, True, True, False)),
     )
-    return trace, draw(with_groups(config)) if with_windows and config.engine.enable_prefix_caching else config
+    kinds = (*GROUPS, *STATEFUL)
+    return trace, draw(with_groups(config, kinds)) if with_windows and config.engine.enable_prefix_caching else config
 
 
 @examples(200)

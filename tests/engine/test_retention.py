@@ -18,7 +18,8 @@ def ranges(interval: int, *, prompt: int, junction: int = 0, num_dropped: int = 
     """Of blocks of 4 tokens; a window of 10 needs 3 of them."""
     request = Request(0, "A", 0.0, prompt, 8)
     request.junction = junction
-    return Retention(make_config(block_size=4), interval, num_dropped).ranges(10, request, 0, last)
+    config = make_config(block_size=4, kv_groups=(KVGroup(window=10),))
+    return Retention(config, interval, drops=num_dropped > 0).ranges(0, request, 0, last)
 
 
 def test_the_end_of_a_prompt_stays() -> None:
@@ -45,6 +46,16 @@ def test_with_a_drafter_one_block_more_is_needed() -> None:
     """It looks at a block behind the hit: of 36 tokens the hit is one of 28, behind the same prompt, or of 32, behind a longer one."""
     assert ranges(0, prompt=37, num_dropped=1) == [(5, 9)]
     assert ranges(0, prompt=36, num_dropped=1) == [(4, 9)]
+
+
+def test_windows_without_the_drafter_lack_that_block() -> None:
+    """Where vLLM knows that its layers are among full attention, hits are as short, and windows keep what these need."""
+    config = make_config(block_size=4, kv_groups=(KVGroup(has_drafter=True), KVGroup(window=10)))
+    retention = Retention(config, 0, drops=True)
+    request = Request(0, "A", 0.0, 36, 8)
+    assert retention.ranges(1, request, 0, 100) == [(4, 8)]
+    request.junction = 16
+    assert retention.ranges(1, request, 0, 100) == [(1, 8)]
 
 
 @pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES)

@@ -98,7 +98,8 @@ class KVCacheManager:
 
     def _hit(self, request: Request, by_group: Sequence[int], num_blocks: int) -> PrefixHit:
         return PrefixHit(
-            num_blocks * self._block_size, tuple(self._match(request, *reached) or () for reached in enumerate(by_group))
+            num_blocks * self._block_size,
+            tuple(self._match(request, *reached) or () for reached in enumerate(by_group)),
         )
 
     def _longest_prefix(self, request: Request, *, drops: bool) -> tuple[int, int]:

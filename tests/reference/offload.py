@@ -99,8 +99,7 @@ class OffloadConnector:
         size = self._chunk_tokens
         full = [number for number in range(len(self._groups)) if number not in self._windows]
         windows = sorted(self._windows, key=lambda number: -blocks_for(self._window(number), size))
-        last = request.num_tokens // size * size
-        end = min(request.num_tokens - (1 if windows else 0), last)
+        end = min(request.num_tokens - (1 if windows else 0), request.num_tokens // size * size)
         if self._states:
             end = end // size * size
         found, is_pending = 0, False
@@ -112,18 +111,12 @@ class OffloadConnector:
             for number in turn:
                 if end - num_local < size:
                     return 0
-                leaves_one = self._doubts_drafts[number] and number not in left
-                keys = self._keys(request, number, num_local, min(end + size, last) if leaves_one else end)
-                needed = self._window_chunks(number) + leaves_one
-                count = self._last_window(keys, needed) if number in windows else self._prefix(keys)
-                if count == 0:
-                    return 0
-                if count is None:
+                reached = self._reached(request, number, num_local, end, leaves_one=number not in left)
+                if reached is None:
                     is_pending = True
                 else:
-                    if leaves_one:
-                        left.add(number)
-                    end = min(end, (num_local // size + count - leaves_one) * size)
+                    left.add(number)
+                    end = min(end, reached)
                 if end - num_local < size:
                     return 0
                 if end - num_local < found:
@@ -137,6 +130,17 @@ class OffloadConnector:
                 found = end - num_local
             turn = after
         return None if is_pending else found
+
+    def _reached(self, request: Request, number: int, num_local: int, end: int, *, leaves_one: bool) -> int | None:
+        """The tokens that a group has with what is here, up to `end`; None while some of it is still being stored."""
+        size = self._chunk_tokens
+        leaves_one = leaves_one and self._doubts_drafts[number]
+        keys = self._keys(request, number, num_local, end + leaves_one * size)
+        if number in self._windows:
+            count = self._last_window(keys, self._window_chunks(number) + leaves_one)
+        else:
+            count = self._prefix(keys)
+        return count if count is None else (num_local // size + max(0, count - leaves_one)) * size
 
     def _prefix(self, keys: Keys) -> int | None:
         """How many are there without a gap; None while one of them is being stored."""
@@ -160,7 +164,7 @@ class OffloadConnector:
 
     def _window_chunks(self, number: int) -> int:
         """What a window needs; the last token that is known leaves its last chunk one short, and reaches no further back for that."""
-        return blocks_for(self._window(number), self._chunk_tokens)
+        return 1 if number in self._states else blocks_for(self._window(number), self._chunk_tokens)
 
     def num_stored_behind(self, request: Request, hit: PrefixHit) -> int:
         """Tokens behind the local hit whose chunks have been stored, as far as all groups can go on from them."""

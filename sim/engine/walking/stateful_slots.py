@@ -124,11 +124,10 @@ class StatefulSlots(Slots):
 
     def _note_kept(self, progress: Progress, numbers: list[int]) -> None:
         assert self._kept is not None, "somebody drains them"
-        noted = self._kept.setdefault(progress, [])
         for number in numbers:
             for group in self._cache.state_groups:
                 copy = self._cache.copy_of(progress.request, group, number)
-                noted.append(KeptState(progress, group, number, copy))
+                self._kept.setdefault(progress, []).append(KeptState(progress, group, number, copy))
 
     def drain_kept_states(self) -> list[KeptState]:
         kept, self._kept = self._kept or {}, {}

@@ -18,14 +18,23 @@ class TierLookup:
     """
 
     def __init__(
-        self, cpu: CpuCache, groups: Sequence[KVGroup], chunk_tokens: int, doubts: Sequence[bool], *, caches_prefixes: bool
+        self,
+        cpu: CpuCache,
+        groups: Sequence[KVGroup],
+        chunk_tokens: int,
+        doubts: Sequence[bool],
+        *,
+        caches_prefixes: bool,
     ) -> None:
         self._cpu = cpu
         self._doubts = doubts
         self._caches_prefixes = caches_prefixes
         self._chunk_tokens = chunk_tokens
         self._windows = [group.window or 0 for group in groups]
-        self._num_chunks = [-(-window // chunk_tokens) for window in self._windows]
+        self._num_chunks = [
+            1 if group.keeps_states else -(-window // chunk_tokens)
+            for group, window in zip(groups, self._windows, strict=True)
+        ]
         windows = [number for number, window in enumerate(self._windows) if window]
         self._by_window = sorted(windows, key=lambda number: -self._num_chunks[number])
         self._end = self._found = 0
