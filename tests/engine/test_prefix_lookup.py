@@ -11,7 +11,12 @@ from sim.engine.prefix_lookup import PrefixLookup
 from sim.engine.spans import Span
 from tests.makers import make_config
 
-FULL, DRAFTED, WINDOW, STATES = KVGroup(), KVGroup(has_drafter=True), KVGroup(window=5), KVGroup(window=2, keeps_states=True)
+FULL, DRAFTED, WINDOW, STATES = (
+    KVGroup(),
+    KVGroup(has_drafter=True),
+    KVGroup(window=5),
+    KVGroup(window=2, keeps_states=True),
+)
 """Of blocks of 4 tokens, of which the window needs the last one."""
 
 
@@ -33,8 +38,18 @@ def longest(groups: Sequence[KVGroup], cached: Sequence[str], num_tokens: int, *
         ([FULL], ["xxxx"], 17, (3, 3)),
         ([FULL], ["xxxx"], 16, (2, 2)),  # one group is not asked for one block more
         ([DRAFTED, WINDOW], ["xxxx", "..x."], 17, (3, 3)),
-        ([DRAFTED, WINDOW], ["xxxx", "..x."], 16, (3, 3)),  # all four are asked for, though one token has to be computed
-        ([FULL, WINDOW], ["xxxx", "..x."], 17, (0, 3)),  # no drafter is known: the window is to have the fourth block too
+        (
+            [DRAFTED, WINDOW],
+            ["xxxx", "..x."],
+            16,
+            (3, 3),
+        ),  # all four are asked for, though one token has to be computed
+        (
+            [FULL, WINDOW],
+            ["xxxx", "..x."],
+            17,
+            (0, 3),
+        ),  # no drafter is known: the window is to have the fourth block too
         ([FULL, WINDOW], ["xxxx", "..xx"], 17, (3, 3)),
         ([DRAFTED, STATES], ["xxxx", ".x.."], 17, (2, 3)),
         ([FULL, STATES], ["xxxx", ".x.."], 17, (2, 3)),  # states have no drafter in any case
