@@ -105,12 +105,10 @@ class OffloadConnector:
         found, is_pending = 0, False
         turn = [*full, *windows]
         left: set[int] = set()
-        while turn:
+        while turn and end - num_local >= size:
             after: list[int] = []
             has_asked_window = False
             for number in turn:
-                if end - num_local < size:
-                    return 0
                 reached = self._reached(request, number, num_local, end, leaves_one=number not in left)
                 if reached is None:
                     is_pending = True
