@@ -93,6 +93,10 @@ class Stored:
         return bool(self._asked or self._offered or self._due or self._under_way or is_asked)
 
     @property
+    def brings_states(self) -> bool:
+        return False
+
+    @property
     def begins_loads(self) -> bool:
         return bool(self._asked)
 
