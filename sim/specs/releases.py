@@ -189,6 +189,7 @@ def _scheduling_rules(v: _Version) -> SchedulingRules:
         keeps_verified_blocks=v.since("0.33.0"),
         passes_over_short_chunks=v.since("0.33.0"),
         ranks_chunks_by_request=v.since("0.33.0"),
+        touches_chunks_at_once=v.before("0.31.0"),
         offers_chunks_anew=v.since("0.33.0"),
         tells_all_connectors_of_allocations=v.since("0.33.0"),
         keeps_block_before_junction=v.since("0.33.0"),

@@ -33,6 +33,8 @@ class SchedulingRules:
     does not stop admission.
     `ranks_chunks_by_request`: in the CPU tier all that a request that has not ended has stored or found is as recent as its first use
     of a chunk, and of it the prompt's tail makes room first; before, each chunk as its store, in order.
+    `touches_chunks_at_once`: before 0.31 each look for a request in the CPU tier, and each store of one, makes what is there of it the most recent, and what
+    has just come or been loaded is so by itself; since then a request counts once.
     `offers_chunks_anew`: a preempted request offers its chunks to the CPU tier again; before, those it had not offered yet.
     `tells_all_connectors_of_allocations`: of two connectors, the one that does not load hears of a load's blocks as these are taken; before,
     as their request is scheduled.
@@ -62,6 +64,7 @@ class SchedulingRules:
     keeps_verified_blocks: bool = False
     passes_over_short_chunks: bool = False
     ranks_chunks_by_request: bool = False
+    touches_chunks_at_once: bool = False
     offers_chunks_anew: bool = False
     tells_all_connectors_of_allocations: bool = False
     keeps_block_before_junction: bool = False

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from sim.engine.walking.chunks import Chunks, CpuCache
-from sim.engine.walking.eviction import eviction_policy
+from sim.engine.walking.touched_eviction import eviction_policy
 from sim.specs.kv_transfer import EvictionPolicyName
+from sim.specs.rules import SchedulingRules
 from tests.reference import cpu_cache as naive
 
 RECORDED = json.loads(gzip.decompress((Path(__file__).parent.parent / "golden/cpu_cache.json.gz").read_bytes()))
@@ -18,7 +19,7 @@ class Fast:
     """The product's cache, asked as the naive one is."""
 
     def __init__(self, num_chunks: int, policy: EvictionPolicyName) -> None:
-        self._cache = CpuCache(num_chunks, eviction_policy(policy, num_chunks))
+        self._cache = CpuCache(num_chunks, eviction_policy(policy, num_chunks, SchedulingRules()))
         self._chunks: dict[str, Chunks] = {}
         self.stored, self.leave = self._cache.stored, self._cache.leave
 
@@ -90,3 +91,24 @@ def test_a_cache_does_what_was_recorded(policy: EvictionPolicyName, cache_class:
             else:
                 cache.ended(*facts)
     assert len(cases) == 60
+
+
+@pytest.mark.parametrize(
+    ("policy", "touches_at_once", "evicted"), [("lru", True, 2), ("lru", False, 1), ("arc", True, 2)]
+)
+def test_before_0_31_a_look_counts_at_once(policy: EvictionPolicyName, evicted: int, *, touches_at_once: bool) -> None:
+    """A and B store chunks 1 and 2, C is looked up, which begins with 1, and D takes the third of room for two: since 0.31 C counts once it has ended."""
+    rules = SchedulingRules(touches_chunks_at_once=touches_at_once)
+    fast = CpuCache(2, eviction_policy(policy, 2, rules))
+    slow = naive.CpuCache(2, policy, touches_at_once=touches_at_once)
+    for request, key in (("A", 1), ("B", 2)):
+        fast.offer([key], [0], Chunks().access)
+        fast.stored([key])
+        slow.offer(request, {(0, key): 0})
+        slow.stored([(0, key)])
+    fast.touch([1, 9])
+    slow.touch([(0, 1), (0, 9)])
+    assert fast.offer([3], [0], Chunks().access) == [3]
+    assert slow.offer("D", {(0, 3): 0}) == [(0, 3)]
+    left = {1, 2, 3} - {evicted}
+    assert {key for key in (1, 2, 3) if fast.holds(key)} == {key for key in (1, 2, 3) if (0, key) in slow} == left

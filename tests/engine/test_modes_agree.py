@@ -178,6 +178,7 @@ def cases(draw: st.DrawFn, *, speculates: bool = True) -> Case:
             keeps_verified_blocks=draw(st.booleans()),
             passes_over_short_chunks=draw(st.booleans()),
             ranks_chunks_by_request=draw(st.booleans()),
+            touches_chunks_at_once=draw(st.booleans()),
             offers_chunks_anew=draw(st.booleans()),
             tells_all_connectors_of_allocations=draw(st.booleans()),
         ),
@@ -188,12 +189,12 @@ def cases(draw: st.DrawFn, *, speculates: bool = True) -> Case:
         kinds = GROUPS[:1]
     if kind in {"", "nixl"} or (kind in TIERED and not _leaves_ends(speculation, config)):
         kinds += STATES_ALONE if speculation else STATEFUL
+    if kind in TIERED and not config.engine.enable_prefix_caching:
+        kinds = GROUPS[:1]
     config = draw(with_groups(config, kinds, num_drafts))
     if speculation and not speculation.num_tokens_not_kept:
         config = changed(config, kv_groups=draw(marked(config.kv_groups)))
     is_one_group = len(config.kv_groups) == 1 and not config.has_windows
-    if kind in TIERED and not is_one_group:
-        config = changed(config, enable_prefix_caching=True)
     modes = naive.Modes(
         num_batches_in_flight=num_stages + is_async,
         speculation=derived(speculation, has_connector=bool(kind)) if speculation else None,

@@ -41,6 +41,12 @@ class Policy(Protocol):
 
     def on_request_finished(self, keys: Keys, insertion_only: set[Key], reused: set[Key]) -> None: ...
 
+    def touch(self, keys: Keys, ready: set[Key]) -> None:
+        """A request has been looked up, or stores something: these are its chunks, as far as they are known, some of them not there."""
+        ...
+
+    def becomes_idle(self, key: Key) -> None: ...
+
     def candidates(self, idle: Keys) -> Keys:
         """Idle chunks in the order in which they would go."""
         ...
@@ -50,7 +56,15 @@ class Policy(Protocol):
         ...
 
 
-class Lru:
+class Untouched:
+    """What is done with a chunk counts when its request has ended."""
+
+    def touch(self, keys: Keys, ready: set[Key]) -> None: ...
+
+    def becomes_idle(self, key: Key) -> None: ...
+
+
+class Lru(Untouched):
     def __init__(self) -> None:
         self._line: Keys = []
 
@@ -72,7 +86,7 @@ class Lru:
         self._line = [key for key in self._line if key not in keys]
 
 
-class RequestLru:
+class RequestLru(Untouched):
     """Since 0.33: what a request stores or finds has the rank of its first use, and of it the tail goes first."""
 
     def __init__(self) -> None:
@@ -112,7 +126,7 @@ class RequestLru:
             del self._ranks[key]
 
 
-class Arc:
+class Arc(Untouched):
     """T1, T2, B1, B2 as in the paper by Megiddo and Modha, and as vLLM has changed it."""
 
     def __init__(self, capacity: int) -> None:
@@ -171,12 +185,69 @@ class Arc:
         self._b2 = self._b2[-self._capacity :]
 
 
+class TouchedLru:
+    """Before 0.31: a line of idle chunks, at whose end those come that become idle, and those that are touched in it."""
+
+    def __init__(self) -> None:
+        self._line: Keys = []
+
+    def on_store_miss(self, keys: Keys) -> None: ...
+
+    def on_request_access(self, access: Access, positions: Places) -> None: ...
+
+    def insert(self, key: Key, access: Access, position: int) -> None: ...
+
+    def on_request_finished(self, keys: Keys, insertion_only: set[Key], reused: set[Key]) -> None: ...
+
+    def touch(self, keys: Keys, ready: set[Key]) -> None:  # noqa: ARG002 - a policy's interface
+        for key in reversed(keys):
+            _to_end(self._line, key)
+
+    def becomes_idle(self, key: Key) -> None:
+        self.remove([key])
+        self._line.append(key)
+
+    def candidates(self, idle: Keys) -> Keys:
+        return [key for key in self._line if key in idle]
+
+    def remove(self, keys: Keys) -> None:
+        self._line = [key for key in self._line if key not in keys]
+
+
+class TouchedArc(Arc):
+    """Before 0.31: who is touched again once it is ready has been used again, and a ghost that is touched moves the target."""
+
+    def on_store_miss(self, keys: Keys) -> None: ...
+
+    def on_request_finished(self, keys: Keys, insertion_only: set[Key], reused: set[Key]) -> None: ...
+
+    def touch(self, keys: Keys, ready: set[Key]) -> None:
+        for key in reversed(keys):
+            if key in self._t1 and key in ready:
+                self._t1.remove(key)
+                self._t2.append(key)
+            elif key in self._t1 or key in self._t2:
+                _to_end(self._t1, key)
+                _to_end(self._t2, key)
+            else:
+                super().on_store_miss([key])
+
+
 class CpuCache:
     """A chunk is ready once stored, and stays while a load uses it."""
 
-    def __init__(self, num_chunks: int, policy: EvictionPolicyName = "lru", *, ranks_by_request: bool = False) -> None:
+    def __init__(
+        self,
+        num_chunks: int,
+        policy: EvictionPolicyName = "lru",
+        *,
+        ranks_by_request: bool = False,
+        touches_at_once: bool = False,
+    ) -> None:
         self._room = num_chunks
         self._policy: Policy = Arc(num_chunks) if policy == "arc" else RequestLru() if ranks_by_request else Lru()
+        if touches_at_once:
+            self._policy = TouchedArc(num_chunks) if policy == "arc" else TouchedLru()
         self._there: Keys = []
         self._storing: set[Key] = set()
         self._loading: Keys = []
@@ -217,6 +288,12 @@ class CpuCache:
 
     def stored(self, keys: Sequence[Key]) -> None:
         self._storing.difference_update(keys)
+        for key in keys:
+            self._policy.becomes_idle(key)
+
+    def touch(self, keys: Keys) -> None:
+        """A request with these chunks has been looked up, or stores something."""
+        self._policy.touch(keys, set(filter(self.is_ready, keys)))
 
     def use(self, request: str, keys: Places) -> None:
         access = self._access.setdefault(request, Access())
@@ -231,6 +308,8 @@ class CpuCache:
     def leave(self, keys: Sequence[Key]) -> None:
         for key in keys:
             self._loading.remove(key)
+            if key not in self._loading:
+                self._policy.becomes_idle(key)
 
     def ended(self, request: str, keys: Sequence[Key]) -> None:
         """All its chunks in order, group after group at each place; those are told of that it had to do with."""

@@ -39,7 +39,13 @@ class OffloadConnector:
         self._chunk_tokens = offload.blocks_per_chunk * config.block_size
         self._rules = config.engine.rules
         by_request = self._rules.ranks_chunks_by_request
-        self._cpu = CpuCache(offload.cpu_chunks, offload.eviction_policy, ranks_by_request=by_request)
+        self._cpu = CpuCache(
+            offload.cpu_chunks,
+            offload.eviction_policy,
+            ranks_by_request=by_request,
+            touches_at_once=self._rules.touches_chunks_at_once,
+        )
+        self._num_found_chunks: dict[Request, int] = {}
         self._doubts_drafts = kv.doubts_drafts
         self._num_stored: dict[Request, list[int]] = {}
         self._tables: dict[Request, Tables] = {}
@@ -80,6 +86,13 @@ class OffloadConnector:
             self._num_stored[request] = [0 for _ in self._groups]
         if any(job.request is request for job in self._jobs):
             return None
+        num_tokens = self._num_waited_for(request, hit)
+        self._num_found_chunks[request] = (hit.num_tokens + (num_tokens or 0)) // self._chunk_tokens
+        self._touch(request)
+        return num_tokens
+
+    def _num_waited_for(self, request: Request, hit: PrefixHit) -> int | None:
+        """The same as is found, where nobody else loads some of it."""
         num_tokens = self._num_found(request, hit.num_tokens)
         if not num_tokens:
             return num_tokens
@@ -89,6 +102,14 @@ class OffloadConnector:
         for number in self._windows:
             needed[number] = needed[number][-self._window_chunks(number) :]
         return None if self._caches_prefixes and not loading.isdisjoint(chain.from_iterable(needed)) else num_tokens
+
+    def _touch(self, request: Request) -> None:
+        """All that there could be of it; of windows what was found can still use, and what comes behind."""
+        for number in range(len(self._groups)):
+            keys = self._keys(request, number, 0, request.num_tokens)
+            if number in self._windows:
+                keys = keys[max(0, self._num_found_chunks[request] - self._window_chunks(number)) :]
+            self._cpu.touch(keys)
 
     def _num_found(self, request: Request, num_local: int) -> int | None:
         """What all groups have behind the local hit; None while some of it is still being stored.
@@ -292,6 +313,7 @@ class OffloadConnector:
         self._num_stored[request] = ends
         if not new:
             return None
+        self._touch(request)
         blocks = [(chunks[key][1], block) for key in new for block in self._blocks(request, *chunks[key])]
         duration_s = self._offload.store_base_s + self._offload.store_block_s * len(blocks)
         job = Job(request, "store", duration_s, blocks=blocks, keys=new)

@@ -11,7 +11,8 @@ NOTHING: Ints = np.zeros(0, dtype=np.int64)
 
 
 class Chunks:
-    """Of one request: the keys of its chunks as far as they are known, how many leading ones have been dealt with (`num_doubted` of groups with a drafter's layers), which the
+    """Of one request: the keys of its chunks as far as they are known, how many leading ones have been dealt with (`num_doubted` of groups with a drafter's layers) and
+    were found when it was last looked up, which the
     CPU was offered or has loaded from, what it did with each, its transfers under way, when a store has answered, the copies it
     took for a load of which the tier does not know yet, those it held as it ended, and whether it has been scheduled since it was last looked up.
     `left` are the copies of blocks that are yet to be stored, by block and group; `num_known` blocks it held after the last pass.
@@ -21,6 +22,7 @@ class Chunks:
         self.keys: list[int] = []
         self.num_stored = 0
         self.num_doubted = 0
+        self.num_found = 0
         self.access = Access()
         self.num_jobs = 0
         self.answer_s = -1.0
@@ -101,6 +103,11 @@ class CpuCache:
         """They have come."""
         for key in keys:
             self._chunks[key].is_ready = True
+            self._policy.idle(key)
+
+    def touch(self, keys: Sequence[int]) -> None:
+        """A request with these chunks, from its prompt's head on, has been looked up, or stores something."""
+        self._policy.touched(keys, self._chunks)
 
     def use(self, keys: Sequence[int], places: Sequence[int], access: Access) -> None:
         """A load begins to use them."""
@@ -114,7 +121,10 @@ class CpuCache:
     def leave(self, keys: Sequence[int]) -> None:
         """A load is over."""
         for key in keys:
-            self._chunks[key].num_users -= 1
+            chunk = self._chunks[key]
+            chunk.num_users -= 1
+            if not chunk.num_users:
+                self._policy.idle(key)
 
     def ended(self, keys: Sequence[int], access: Access) -> None:
         """A request with these chunks has ended, and all that it had to offer has been offered."""

@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import chain
 
-from sim.specs.kv_transfer import EvictionPolicyName
-
 Uses = dict[int, int]
 """What a request did with chunks, by key."""
 Keys = dict[int, None]
@@ -55,6 +53,12 @@ class EvictionPolicy:
         """A request has ended that has used these, from its prompt's head on; some may have gone."""
         raise NotImplementedError
 
+    def touched(self, keys: Sequence[int], chunks: Mapping[int, Chunk]) -> None:
+        """A request has been looked up, or stores something: these are its chunks, from its prompt's head on; some may not be there."""
+
+    def idle(self, key: int) -> None:
+        """A chunk has come, or nobody loads it any more."""
+
     def evict(self, count: int, chunks: Mapping[int, Chunk], kept: set[int]) -> list[int] | None:
         """Drop so many idle chunks that are not to be kept; None, with nothing done, where there are fewer."""
         raise NotImplementedError
@@ -72,7 +76,7 @@ class LeastRecentlyUsed(EvictionPolicy):
     def ended(self, keys: Sequence[int], uses: Uses) -> None:  # noqa: ARG002 - a policy's interface
         for key in reversed(keys):
             if key in self._keys:
-                _renew(self._keys, key)
+                renew(self._keys, key)
 
     def evict(self, count: int, chunks: Mapping[int, Chunk], kept: set[int]) -> list[int] | None:
         found: list[int] = []
@@ -164,10 +168,10 @@ class AdaptiveReplacement(EvictionPolicy):
         once, again = self._left_recent, self._left_frequent
         if key in once:
             self._target = min(self._target + max(1.0, len(again) / len(once)), float(self._num_chunks))
-            _renew(once, key)
+            renew(once, key)
         elif key in again:
             self._target = max(self._target - max(1.0, len(once) / len(again)), 0.0)
-            _renew(again, key)
+            renew(again, key)
 
     def insert(self, key: int, place: int, access: Access) -> None:  # noqa: ARG002 - a policy's interface
         self._recent[key] = None
@@ -181,12 +185,12 @@ class AdaptiveReplacement(EvictionPolicy):
                     del self._recent[key]
                     self._frequent[key] = None
                 elif key in self._frequent:
-                    _renew(self._frequent, key)
+                    renew(self._frequent, key)
             elif uses[key] & INSERTED:
                 if key in self._recent:
-                    _renew(self._recent, key)
+                    renew(self._recent, key)
                 elif key in self._frequent:
-                    _renew(self._frequent, key)
+                    renew(self._frequent, key)
 
     def evict(self, count: int, chunks: Mapping[int, Chunk], kept: set[int]) -> list[int] | None:
         recent, frequent = _idle(self._recent, chunks, kept), _idle(self._frequent, chunks, kept)
@@ -214,20 +218,14 @@ class AdaptiveReplacement(EvictionPolicy):
             self._left_frequent[key] = None
 
 
-def eviction_policy(name: EvictionPolicyName, num_chunks: int, *, ranks_by_request: bool = False) -> EvictionPolicy:
-    """By vLLM's name."""
-    if name == "arc":
-        return AdaptiveReplacement(num_chunks)
-    return RankedByRequest() if ranks_by_request else LeastRecentlyUsed()
-
-
 def _idle(keys: Keys, chunks: Mapping[int, Chunk], kept: set[int]) -> Iterator[int]:
     for key in keys:  # not an expression, of which the compiler would make a list
         if chunks[key].is_idle and key not in kept:
             yield key
 
 
-def _renew(keys: Keys, key: int) -> None:
+def renew(keys: Keys, key: int) -> None:
+    """It becomes the last to go."""
     del keys[key]
     keys[key] = None
 

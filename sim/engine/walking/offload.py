@@ -16,11 +16,11 @@ from sim.engine.request import Request
 from sim.engine.walking.chunk_keys import chunk_keys
 from sim.engine.walking.chunks import NOTHING, Chunks, CpuCache
 from sim.engine.walking.connector import Connector, Transfer, completion_order, first_end_s
-from sim.engine.walking.eviction import eviction_policy
 from sim.engine.walking.loads import Loads
 from sim.engine.walking.progress import Progress
 from sim.engine.walking.slots import KeptState, Slots
 from sim.engine.walking.tier_lookup import TierLookup
+from sim.engine.walking.touched_eviction import eviction_policy
 from sim.specs.kv_transfer import OffloadConfig
 
 LOST = -1
@@ -79,9 +79,8 @@ class Offload(Connector):
         self._piles_up = rules.unhashed_blocks_first or not caches_prefixes
         self._offers_anew = rules.offers_chunks_anew
         self._hears_of_allocations = rules.tells_all_connectors_of_allocations
-        by_request = rules.ranks_chunks_by_request
-        policy = eviction_policy(config.eviction_policy, config.cpu_chunks, ranks_by_request=by_request)
-        self._cpu = CpuCache(config.cpu_chunks, policy)
+        self._touches = rules.touches_chunks_at_once
+        self._cpu = CpuCache(config.cpu_chunks, eviction_policy(config.eviction_policy, config.cpu_chunks, rules))
         self._doubts = [drops and group.has_drafter for group in scheduler.kv_groups]
         self._lookup = TierLookup(
             self._cpu, scheduler.kv_groups, self._chunk_tokens, self._doubts, caches_prefixes=caches_prefixes
@@ -148,7 +147,18 @@ class Offload(Connector):
             return -1
         end = progress.num_tokens // self._chunk_tokens
         keys = self._keys(chunk_keys(progress, end, self._chunk_blocks))
-        return self._lookup.num_found(keys, num_hit_tokens, progress.num_tokens)
+        num_found = self._lookup.num_found(keys, num_hit_tokens, progress.num_tokens)
+        chunks.num_found = (num_hit_tokens + max(0, num_found)) // self._chunk_tokens
+        self._touch(progress)
+        return num_found
+
+    def _touch(self, progress: Progress) -> None:
+        """All that there could be of a request; of windows what was found can still use, and what comes behind."""
+        if not self._touches:
+            return
+        end = (progress.num_prompt if self._prompt_only else progress.num_tokens) // self._chunk_tokens
+        for group, keys in enumerate(self._keys(chunk_keys(progress, end, self._chunk_blocks)[:end])):
+            self._cpu.touch(keys[self._lookup.num_passed(group, progress.chunks.num_found) :])
 
     def num_blocks_behind(self, request: Request, num_hit_blocks: int) -> int:
         """Those that have been stored, in whole chunks."""
@@ -302,6 +312,7 @@ class Offload(Connector):
         chunks.num_stored = end
         if not new:
             return
+        self._touch(progress)
         job = Job(progress, "store", 0, len(new) * self._chunk_blocks, new)
         are_new = set(new)
         blocks = [
@@ -336,6 +347,7 @@ class Offload(Connector):
         chunks.num_doubted = max(chunks.num_doubted, end_doubted)
         self._forget_left(progress)
         if new:
+            self._touch(progress)
             job = Job(progress, "store", 0, len(new), new)
             job.copies = np.array([copies[key] for key in new])
             job.passing_copies = job.copies[np.array([self._passes(copies[key]) for key in new])]

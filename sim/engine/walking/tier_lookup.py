@@ -140,6 +140,10 @@ class TierLookup:
                     return True
         return False
 
+    def num_passed(self, number: int, num_found: int) -> int:
+        """Of so many leading chunks those that a group's window does not look at any more."""
+        return max(0, num_found - self._num_chunks[number]) if self._windows[number] else 0
+
     def num_stored(self, keys: Sequence[Sequence[int]], first: int, last: int) -> int:
         """Chunks from the first on that have been stored, as far as all groups can go on from them."""
         for number in self._every:
