@@ -1,11 +1,12 @@
 """KV kept on the CPU as well: write-through stores, loads of a prefix, and a queue of the worker for either.
 
-Mirrors vLLM's OffloadingConnector (v1/kv_offload, distributed/kv_transfer/kv_connector/v1/offloading, 0.32
-and 0.33) as recorded. A chunk is some blocks of a KV group in a row, one where there are several groups, known by the content up to its end. Deliberate differences: loads never come within the step that asks for them; of blocks that are taken twice while they are stored it is known but
-once, which only a log's count of stores waited for tells; before 0.24, nobody waits for blocks that several MTP modules leave unfinished.
+Mirrors vLLM's OffloadingConnector (v1/kv_offload, distributed/kv_transfer/kv_connector/v1/offloading, 0.30 to 0.33) as recorded. A chunk is some blocks of a KV
+group in a row, one where there are several groups, known by the content up to its end; a state is one that is stored by itself, as it becomes one that can be
+found. Deliberate differences: loads never come within the step that asks for them; of blocks that are taken twice while they are stored it is known but
+once, which only a log's count of stores waited for tells; before 0.24, nobody waits for blocks that several MTP modules leave unfinished; of several groups
+before 0.33, drafts without async scheduling leave the last block of a prompt that ends there unstored.
 """
 
-from math import inf
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from sim.engine.walking.chunk_keys import chunk_keys
 from sim.engine.walking.chunks import NOTHING, Chunks, CpuCache
 from sim.engine.walking.connector import Connector, Transfer, completion_order, first_end_s
 from sim.engine.walking.loads import Loads
+from sim.engine.walking.offload_jobs import Job, Worker
 from sim.engine.walking.progress import Progress
 from sim.engine.walking.slots import KeptState, Slots
 from sim.engine.walking.tier_lookup import TierLookup
@@ -25,38 +27,6 @@ from sim.specs.kv_transfer import OffloadConfig
 
 LOST = -1
 """A block that somebody else has taken before it was stored."""
-
-
-class Job(Transfer):
-    """A load or a store of the chunks with these keys.
-
-    A store reads `blocks` of its request, of which those from `end_block` on are known to be taken; of several groups it knows the copies: those that
-    their request may give back while it runs, and all.
-    """
-
-    def __init__(self, progress: Progress, kind: str, num_tokens: int, num_blocks: int, keys: list[int]) -> None:
-        super().__init__(progress, kind, num_tokens, num_blocks)
-        self.keys = keys
-        self.blocks = NOTHING
-        self.end_block = 0
-        self.passing_copies = NOTHING
-        self.copies = NOTHING
-        self.is_waited_for = False
-
-
-class Worker:
-    """Does jobs of one kind one after the other."""
-
-    def __init__(self, base_s: float, block_s: float) -> None:
-        self._base_s = base_s
-        self._block_s = block_s
-        self._free_s = -inf
-
-    def begin(self, jobs: list[Job], start_s: float) -> None:
-        """Line up jobs at that time."""
-        for job in jobs:
-            job.start_s = max(start_s, self._free_s)
-            job.end_s = self._free_s = job.start_s + self._base_s + self._block_s * job.num_blocks
 
 
 class Offload(Connector):
