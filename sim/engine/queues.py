@@ -39,7 +39,7 @@ class PriorityQueue(list[Request]):
     """Smallest (priority, arrival, id) first; ids compare as strings, as in vLLM."""
 
     def add(self, request: Request) -> None:
-        bisect.insort(self, request, key=_rank)
+        bisect.insort(self, request, key=rank)
 
     def put_back(self, request: Request) -> None:
         self.add(request)
@@ -107,5 +107,5 @@ class HeapQueue(PriorityQueue):
 WaitingQueue = FcfsQueue | PriorityQueue | FairShareQueue
 
 
-def _rank(request: Request) -> tuple[int, float, str]:
+def rank(request: Request) -> tuple[int, float, str]:
     return (request.priority, request.arrival_s, request.request_id)

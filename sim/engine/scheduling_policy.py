@@ -6,7 +6,7 @@ Mirrors vLLM's v1/core/sched/request_queue.py and the choice of a victim in sche
 from collections.abc import Sequence
 
 from sim.engine.fair_share import FairShareQueue
-from sim.engine.queues import FcfsQueue, HeapQueue, PriorityQueue, WaitingQueue
+from sim.engine.queues import FcfsQueue, HeapQueue, PriorityQueue, WaitingQueue, rank
 from sim.engine.request import Request
 from sim.engine.shortest_job import ShortestJobQueue
 from sim.specs.rules import SchedulingRules
@@ -30,6 +30,10 @@ class SchedulingPolicy:
     def make_queue(self) -> WaitingQueue:
         """An empty queue in this policy's order."""
         raise NotImplementedError
+
+    def first_of(self, passed_over: WaitingQueue, waiting: WaitingQueue) -> WaitingQueue:  # noqa: ARG002 - a policy's choice
+        """Which of two lines goes first, one of them of requests that were passed over, neither of which is empty."""
+        return passed_over
 
     def victims_place(self, line: Sequence[Request]) -> int:
         """The place in `line`, the running requests in order of admission, of the one that is preempted first."""
@@ -58,6 +62,9 @@ class Priority(SchedulingPolicy):
 
     def make_queue(self) -> WaitingQueue:
         return PriorityQueue() if self._rules.orders_ties_by_id else HeapQueue()
+
+    def first_of(self, passed_over: WaitingQueue, waiting: WaitingQueue) -> WaitingQueue:
+        return waiting if rank(waiting[0]) < rank(passed_over[0]) else passed_over
 
     def victims_place(self, line: Sequence[Request]) -> int:
         return line.index(max(line, key=_urgency))

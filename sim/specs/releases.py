@@ -188,6 +188,7 @@ def _scheduling_rules(v: _Version) -> SchedulingRules:
         counts_loras_of_all_running=v.since("0.33.0"),
         keeps_verified_blocks=v.since("0.33.0"),
         passes_over_short_chunks=v.since("0.33.0"),
+        holders_go_first=v.since("0.31.0"),
         ranks_chunks_by_request=v.since("0.33.0"),
         touches_chunks_at_once=v.before("0.31.0"),
         offers_chunks_anew=v.since("0.33.0"),

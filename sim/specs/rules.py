@@ -31,6 +31,8 @@ class SchedulingRules:
     from when their request is scheduled next.
     `passes_over_short_chunks`: a waiting request of which this pass could only compute what must be left together for several MTP modules
     does not stop admission.
+    `holders_go_first`: waiting requests that hold blocks for a load stand in a line of their own, which goes first. Before 0.31 all that were passed over
+    stand in it, with blocks or without, and under priority its head goes by its own.
     `ranks_chunks_by_request`: in the CPU tier all that a request that has not ended has stored or found is as recent as its first use
     of a chunk, and of it the prompt's tail makes room first; before, each chunk as its store, in order.
     `touches_chunks_at_once`: before 0.31 each look for a request in the CPU tier, and each store of one, makes what is there of it the most recent, and what
@@ -63,6 +65,7 @@ class SchedulingRules:
     counts_loras_of_all_running: bool = False
     keeps_verified_blocks: bool = False
     passes_over_short_chunks: bool = False
+    holders_go_first: bool = True
     ranks_chunks_by_request: bool = False
     touches_chunks_at_once: bool = False
     offers_chunks_anew: bool = False

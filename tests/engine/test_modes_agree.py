@@ -180,6 +180,7 @@ def cases(draw: st.DrawFn, *, speculates: bool = True) -> Case:
             passes_over_short_chunks=draw(st.booleans()),
             ranks_chunks_by_request=draw(st.booleans()),
             touches_chunks_at_once=draw(st.booleans()),
+            holders_go_first=draw(st.booleans()),
             offers_chunks_anew=draw(st.booleans()),
             tells_all_connectors_of_allocations=draw(st.booleans()),
         ),

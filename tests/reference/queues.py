@@ -64,7 +64,7 @@ class PriorityQueue:
 
     def __init__(self, rank: Callable[[Request], Any] | None = None) -> None:
         self._requests: list[Request] = []
-        self._rank = rank or _rank
+        self._rank = rank or urgency
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -102,7 +102,7 @@ class Entry:
         mine, theirs = self.request, other.request
         if (mine.priority, mine.arrival_s) == (theirs.priority, theirs.arrival_s):
             raise EngineCrashError(f"{mine.request_id} and {theirs.request_id} cannot be ordered")
-        return _rank(mine) < _rank(theirs)
+        return urgency(mine) < urgency(theirs)
 
 
 class HeapQueue:
@@ -139,10 +139,10 @@ class HeapQueue:
         heapq.heapify(self._heap)
 
     def in_order(self) -> Iterable[Request]:
-        return sorted((entry.request for entry in self._heap), key=_rank)
+        return sorted((entry.request for entry in self._heap), key=urgency)
 
 
-def _rank(request: Request) -> tuple[int, float, str]:
+def urgency(request: Request) -> tuple[int, float, str]:
     return (request.priority, request.arrival_s, request.request_id)
 
 

@@ -16,7 +16,7 @@ from sim.errors import EngineCrashError
 from tests.reference.connector import Connector, connector
 from tests.reference.kv_cache import KVCacheManager, PrefixHit, blocks_for, prefill_end
 from tests.reference.modes import PLAIN, Modes
-from tests.reference.queues import FairShareQueue, FcfsQueue, WaitingQueue, waiting_queue
+from tests.reference.queues import FairShareQueue, FcfsQueue, WaitingQueue, urgency, waiting_queue
 from tests.reference.request import Request, RequestStatus
 from tests.reference.throttle import Throttle
 
@@ -378,7 +378,11 @@ class Scheduler:
 
     def _next_line(self) -> WaitingQueue | None:
         """Whose head is looked at next, unless that has been swapped out with tokens on their way."""
-        line = next((line for line in (self.swapped, self.holding, self.waiting) if len(line)), None)
+        lines = [line for line in (self.swapped, self.holding, self.waiting) if len(line)]
+        if lines == [self.holding, self.waiting] and not self._config.engine.rules.holders_go_first:
+            overtakes = self._config.engine.scheduling_policy == "priority"
+            lines.sort(key=lambda line: urgency(line.peek()) if overtakes else 0)
+        line = lines[0] if lines else None
         if line is self.swapped and self.swapped.peek().num_samples_in_flight:
             return None
         return line
@@ -387,7 +391,8 @@ class Scheduler:
         """Where a request goes on waiting; one whose load has failed holds no blocks any more."""
         if queue is self.swapped:
             return queue
-        return self.holding if request.block_tables else self.waiting
+        holds = request.block_tables or not self._config.engine.rules.holders_go_first
+        return self.holding if holds else self.waiting
 
     def _charge_answers(self) -> None:
         """Two for each token that has come back since the last time."""

@@ -37,6 +37,7 @@ class Admission:
         self._is_gated = config.engine.scheduler_reserve_full_isl
         self._may_split_prompts = config.engine.enable_chunked_prefill
         self._skips_long_prompts = config.engine.rules.skips_unchunked_prompts
+        self._holders_go_first = config.engine.rules.holders_go_first
         self._max_loras = state.modes.lora.max_loras if state.modes.lora else None
         self._ahead = speculation.num_prefill_lookahead if speculation else 0
         pads = speculation is not None and not speculation.by_batch_size
@@ -53,7 +54,7 @@ class Admission:
         passed_over: list[tuple[Request, WaitingQueue]] = []
         skipped: list[Request] = []
         while batch.budget > 0 and len(state.running) < self._max_running:
-            queue = state.holding if len(state.holding) else state.waiting
+            queue = self._next_queue()
             if not len(queue):
                 break
             request = queue[0]
@@ -64,7 +65,8 @@ class Admission:
             queue.pop_first()
             if outcome is Outcome.PASSED_OVER or outcome is Outcome.LOADS:
                 # one whose load has failed holds no blocks any more
-                passed_over.append((request, state.holding if progress.num_blocks else state.waiting))
+                holds = progress.num_blocks > 0 or not self._holders_go_first
+                passed_over.append((request, state.holding if holds else state.waiting))
             elif outcome is Outcome.SKIPPED:
                 skipped.append(request)
         for request, queue in reversed(passed_over):
@@ -72,6 +74,12 @@ class Admission:
             state.progress[request].had_to_wait = True
         if skipped:
             state.waiting.put_back_skipped(skipped)
+
+    def _next_queue(self) -> WaitingQueue:
+        state = self._state
+        if len(state.holding) and len(state.waiting) and not self._holders_go_first:
+            return state.policy.first_of(state.holding, state.waiting)
+        return state.holding if len(state.holding) else state.waiting
 
     @property
     def admits_nobody(self) -> bool:
@@ -83,7 +91,8 @@ class Admission:
         if state.num_waiting == 0 or len(state.running) >= self._max_running:
             return True
         loras = self._loras_in_use(None)
-        for queue in (state.holding, state.waiting):
+        lines = (state.holding, state.waiting)
+        for queue in lines if self._next_queue() is state.holding else lines[::-1]:
             for request in queue:
                 progress = state.progress[request]
                 if progress.is_loading:
@@ -92,6 +101,8 @@ class Admission:
                     return False
                 if not self._lacks_lora(progress, loras):
                     return self._lacks_blocks(progress)
+                if queue is state.waiting and not self._holders_go_first:
+                    return False  # it is yet to be passed over
         return True
 
     def _lacks_blocks(self, progress: Progress) -> bool:
