@@ -649,8 +649,13 @@ class Scheduler:
         waiting = [
             request for request in requests if request.status not in {RequestStatus.RUNNING, RequestStatus.SWAPPED}
         ]
-        if waiting:
-            self.waiting.remove(waiting)
+        held = set(self.holding.in_order())
+        for line, gone in (
+            (self.holding, [request for request in waiting if request in held]),
+            (self.waiting, [request for request in waiting if request not in held]),
+        ):
+            if gone:
+                line.remove(gone)
         for request in requests:
             if request.status is RequestStatus.RUNNING:
                 self.running.remove(request)
