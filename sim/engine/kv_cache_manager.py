@@ -182,17 +182,14 @@ class KVCacheManager:
         if keyed is None:
             return NO_HIT
         num_blocks, num_alone = self._lookup.longest(keyed, request.num_tokens, drops=drops)
-        pieces = []
+        pieces = self._lookup.pieces(keyed, [num_blocks] * self.num_groups)
         num_free = num_nowhere_held = 0
-        for group, cache in enumerate(self._caches):
-            first = max(0, num_blocks - self._lookup.num_needed[group])
-            found = cache.match(keyed.spans, first, num_blocks)
-            pieces.append(found)
+        for group, found in enumerate(pieces):
             num_free_here = num_unheld(found)
             num_free += num_free_here
             if num_free_here and self.windows[group] is None:
                 num_nowhere_held += num_without_holder(found)
-        return PrefixHit(num_blocks, tuple(pieces), num_free, num_nowhere_held, num_alone)
+        return PrefixHit(num_blocks, pieces, num_free, num_nowhere_held, num_alone)
 
     def num_found_after(self, request: Request, num_taken: int) -> int:
         """Leading blocks that a waiting request would find cached if so many blocks were taken for others before."""

@@ -12,15 +12,15 @@ from sim.engine.request import HeldStates, Request
 class LayerStates:
     """The rules for all KV groups of such layers, whose blocks are those of the same numbers.
 
-    Drafts have `num_drafts` blocks behind the state's own; of a hit `num_dropped` blocks are computed again, and keys of blocks cover `hash_lookahead` tokens behind
+    Drafts have `num_drafts` blocks behind the state's own; where a drafter `drops` the last block of a hit, that is computed again; keys of blocks cover `hash_lookahead` tokens behind
     them too.
     """
 
-    def __init__(self, config: SchedulerConfig, hash_lookahead: int, num_dropped: int, num_drafts: int) -> None:
+    def __init__(self, config: SchedulerConfig, hash_lookahead: int, num_drafts: int, *, drops: bool) -> None:
         rules = config.engine.rules
         self._block_size = config.block_size
         self._num_drafts = num_drafts
-        self._num_dropped = num_dropped
+        self._drops = drops
         self._num_left = max(1, hash_lookahead) if rules.stops_before_last_token else 0
         self._writes_checkpoints = any(group.writes_checkpoints for group in config.kv_groups)
         self._at_end_alone = config.retention_interval == 0
@@ -30,8 +30,8 @@ class LayerStates:
 
     def last_place(self, num_tokens: int) -> int:
         """The blocks of a prompt after which its last state stands that others can go on from."""
-        if self._num_dropped:
-            return max(0, num_tokens // self._block_size - self._num_dropped)
+        if self._drops:
+            return max(0, num_tokens // self._block_size - 1)
         return max(0, num_tokens - self._num_left) // self._block_size
 
     def chunk(self, request: Request, num_known: int, start: int, num_tokens: int) -> int:

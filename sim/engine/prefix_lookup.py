@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from sim.engine.config import SchedulerConfig
 from sim.engine.keyed_blocks import KeyedBlocks
-from sim.engine.prefix_cache import PrefixCache
+from sim.engine.prefix_cache import Piece, PrefixCache
 from sim.engine.unlimited import UNLIMITED
 
 
@@ -42,7 +42,7 @@ class PrefixLookup:
         self._first, self._others = self.kinds[0], self.kinds[1:]
         self._again = self._asked_again()
         needed = {number: kind.num_needed for kind in self.kinds for number in kind.numbers}
-        self.num_needed = [needed[number] for number in range(len(caches))]
+        self._num_needed = [needed[number] for number in range(len(caches))]
 
     def _asked_again(self) -> list[Kind]:
         """Full attention has every prefix of what it had, and vLLM asks one other kind beside it but once."""
@@ -84,4 +84,15 @@ class PrefixLookup:
             before = end
             for number in kind.numbers:
                 end = self._caches[number].match_end(keyed.spans, end, kind.num_needed + leaves)
+            if kind.has_prefixes or len(kind.numbers) == 1:
+                break  # what was found does not depend on what the others lack
         return max(0, end - leaves)
+
+    def pieces(self, keyed: KeyedBlocks, ends: Sequence[int]) -> tuple[list[Piece], ...]:
+        """By group, the copies with which it goes on behind so many blocks."""
+        return tuple(
+            [
+                cache.match(keyed.spans, max(0, end - needed), end)
+                for cache, end, needed in zip(self._caches, ends, self._num_needed, strict=True)
+            ]
+        )

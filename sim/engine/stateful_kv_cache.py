@@ -21,7 +21,7 @@ class StatefulKVCache(KVCacheManager):
         self, config: SchedulerConfig, num_keys: int, hash_lookahead: int, num_drafts: int, *, drops: bool
     ) -> None:
         super().__init__(config, num_keys, hash_lookahead, drops=drops)
-        self.states: Final = LayerStates(config, hash_lookahead, int(drops), num_drafts)
+        self.states: Final = LayerStates(config, hash_lookahead, num_drafts, drops=drops)
         self.state_groups = [group for group, one in enumerate(config.kv_groups) if one.keeps_states]
 
     # -- what is found ---------------------------------------------------------------------------------------------
@@ -51,11 +51,8 @@ class StatefulKVCache(KVCacheManager):
         num_alone = ends[lookup.kinds[0].numbers[0]]
         if max(begins) > num_alone:
             return None
-        pieces = [
-            cache.match(keyed.spans, max(0, end - needed), end)
-            for cache, end, needed in zip(self._caches, begins, lookup.num_needed, strict=True)
-        ]
-        hit = PrefixHit(num_alone, tuple(pieces), 0, 0, num_alone, begins)
+        pieces = lookup.pieces(keyed, begins)
+        hit = PrefixHit(num_alone, pieces, 0, 0, num_alone, begins)
         hit.state = self._state_among(pieces)
         return hit
 

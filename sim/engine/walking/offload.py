@@ -73,8 +73,7 @@ class Offload(Connector):
         super().attach(slots)
         if self._caches_prefixes:
             slots.kv.drain_handed_out()
-        if len(self._token_groups) < self._num_groups:
-            slots.note_kept_states()
+        slots.note_kept_states()
 
     @property
     def has_pending(self) -> bool:
@@ -126,9 +125,13 @@ class Offload(Connector):
         """All that there could be of a request; of windows what was found can still use, and what comes behind."""
         if not self._touches:
             return
-        end = (progress.num_prompt if self._prompt_only else progress.num_tokens) // self._chunk_tokens
+        end = self._num_to_store(progress) // self._chunk_tokens
         for group, keys in enumerate(self._keys(chunk_keys(progress, end, self._chunk_blocks)[:end])):
             self._cpu.touch(keys[self._lookup.num_passed(group, progress.chunks.num_found) :])
+
+    def _num_to_store(self, progress: Progress) -> int:
+        """Known tokens of a request that go to the CPU, once they are computed."""
+        return progress.num_prompt if self._prompt_only else progress.num_tokens
 
     def num_blocks_behind(self, request: Request, num_hit_blocks: int) -> int:
         """Those that have been stored, in whole chunks."""
@@ -174,8 +177,7 @@ class Offload(Connector):
 
     def ending(self, progress: Progress) -> None:
         if self._knows_copies:
-            num_tokens = progress.num_prompt if self._prompt_only else progress.num_tokens
-            end = num_tokens // self._chunk_tokens
+            end = self._num_to_store(progress) // self._chunk_tokens
             self._find_copies(progress, end, end)
             self._with_left[progress] = None
 
@@ -326,7 +328,7 @@ class Offload(Connector):
     def _offer_state(self, state: KeptState) -> None:
         """Store one that has been made findable, if the CPU has room for it now."""
         progress, block = state.progress, state.block
-        if (block + 1) * self._block_size > (progress.num_prompt if self._prompt_only else progress.num_tokens):
+        if (block + 1) * self._block_size > self._num_to_store(progress):
             return
         key = self._keys(chunk_keys(progress, block + 1, 1))[state.group][block]
         if self._cpu.offer([key], [block], progress.chunks.access):
