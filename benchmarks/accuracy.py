@@ -87,13 +87,18 @@ LEFT_OUT = """## What rules of the operators are worth
 Six rules that kernel tables show, each with a cause: each token's row is gathered for each of its experts and what comes back is added up, by kernels that run before and behind
 the multiplications, for experts of 16 bits (the first six rows) and of 8; Marlin's kernels unpack 4-bit weights of experts to multiply them as 16-bit ones, which
 is three to five times slower than a matrix of 16 bits on Hopper and B200; vLLM's own all-reduce gives way to NCCL's at 8 MB and to others before; and
-FlashAttention 2 launches as many tiles for each request as the longest chunk has. The fifth, that experts are multiplied in whole tiles of which each one's last is half empty, is what calls whose tokens choose
-unevenly show beside calls that fill all tiles: half a tile is 33.6 rows for Marlin on Hopper and 32.0 on B200, each fitted by itself, and Marlin's largest tile has 64. Median errors in %, without the rule, on shapes or sizes that
+FlashAttention 2 launches as many tiles for each request as the longest chunk has. Median errors in %, without the rule, on shapes or sizes that
 were held out of its fit, and with what was fitted to each of the other GPUs in the median (`python -m benchmarks.left_out`): a GPU whose own kernels were not measured
-gains by moved rows and by sums, and 4-bit experts do not carry over from one architecture to another. Held out are a fifth of the shapes, the other columns have all. Of forms
-that were alike on these tables, one without padding of rows of 8 and 16 bits was kept after a look at the served runs of Mixtral and Llama-4-Scout: what these gain by it confirms nothing. MXFP4 by
-Triton stands in no table, and is multiplied as fast as 16 bits are; prompts of gpt-oss-120b on an H200, to which nothing is fitted, say 0.99 of that, and a chunk on an H100 takes 181 ms in the engine, 202 with the front end, where a
+gains by moved rows and by sums, and 4-bit experts do not carry over from one architecture to another. Held out are a fifth of the shapes, the other columns have all. MXFP4 by
+Triton stands in no table, and is multiplied as fast as 16 bits are; prompts of gpt-oss-120b on an H200, to which nothing is fitted, say 0.98 of that, and a chunk on an H100 takes 181 ms in the engine, 203 with the front end, where a
 client measured 210 (`python -m benchmarks.mxfp4`).
+
+The fifth is that experts are multiplied in whole tiles, of the smallest size of 8, 16, 32, 48 and 64 that the mean expert leaves a tenth of free (vLLM's marlin_moe.py), and read as far as any token chose them. Most calls of the tables give experts unequal rows, by a power law
+that their collector draws (ai-dynamo/aiconfigurator, collect_moe.py): with what it draws, calls that are even and calls that are not are met by one fit, for all numbers of tokens. Before, uneven calls were taken as an even choice, those with few tokens left
+out, and on Hopper and B200 15 to 25 % too slow at 32 to 256 tokens. Calls whose tokens make fewer choices than there are experts are left out now: what is drawn does not explain them. With it go three parts of the fit. Choosing experts and sorting tokens by them takes time
+a token, whatever its size: 26 to 46 ns on Hopper and L40S, 6 to 28 on B200, by experts of several sizes. Rows that kernels pad or hold for each expert, in all formats. And B200's kernels, TensorRT-LLM's, read weights 10 to 29 % slower in tiles of more than 8 rows, by each of three tables.
+Of slices, those that up to 8 GPUs have count: others are down to 24 columns wide. Held-out shapes are then off by 3 to 7 % in the median (A100 14), their worst tenth by 10 to 20 % and more (A100 32). Other sizes of tiles (powers of two, one size) are met about as well.
+The smallest calls of few, large experts, as Llama-4-Scout has them, stay 4 to 10 % too fast on Hopper and B200.
 
 The sixth is in attention of prompts. The softmax of a query and a key takes as long whatever their heads' size, so that heads of 64 have less of the peak than heads of 128, and heads of 256 more; tiles of small heads have 192 queries where others
 have 128. Before, kernels were fitted to heads of 128 alone, and those of 64 (gpt-oss) were up to a quarter too fast, those of 256 (Gemma) 13 to 39 % too slow on Hopper and B200. A cache of fp8 has kernels of its own, FlashAttention 3's on Hopper, FlashInfer's
@@ -107,8 +112,8 @@ PROFILES = {"RTX4090_Llama-3.1-8B": "rtx-4090", "RTXPRO6000_Llama-3.1-8B": "rtx-
 SCRIPTED = """## Closed loops whose arguments are unknown
 
 As the file has them, and where InferenceX publishes a script, with its arguments: those of the script's version that had the run's vLLM, as far as its history tells
-(SemiAnalysisAI/InferenceX, perf-changelog.yaml; sim/measure/published.py, which `servecast validate` asks as well). Runs that start, median of the signed errors / MAPE in %; nothing is fitted to any of them but what B200 has beside B300 (above), so each model
-and each other GPU is left out here (`python -m benchmarks.closed_loops`). Median sizes / MAPE of the 430 runs with a script, as causes were found:
+(SemiAnalysisAI/InferenceX, perf-changelog.yaml; sim/measure/published.py, which `servecast validate` asks as well). Runs that start, median of the signed errors / MAPE in %; nothing is fitted to any of them but what B200 has beside B300 and how uneven random tokens choose experts (both above), so that but for these each model
+and GPU is left out here (`python -m benchmarks.closed_loops`). Median sizes / MAPE of the 430 runs with a script, as causes were found:
 
 | with | TTFT | TPOT |
 | --- | --- | --- |
@@ -127,6 +132,7 @@ and each other GPU is left out here (`python -m benchmarks.closed_loops`). Media
 | scripts of Kimi-K2.5 by date | 12.6 / 14.6 | 4.5 / 6.2 |
 | B200's hosts are slower for clients as well | 11.8 / 13.7 | 4.4 / 6.0 |
 | a softmax whatever the heads' size, kernels of fp8 caches, all fitted again | 11.9 / 13.9 | 4.6 / 6.0 |
+| unequal rows of experts in the tables, experts that random tokens choose unevenly | 10.8 / 13.0 | 3.8 / 5.0 |
 
 Causes:
 
@@ -147,9 +153,10 @@ Causes:
 - **Llama-3.1-8B-FP8 on H200** cannot have been what the file says. At its concurrency and times (Little's law) one H200 would have prefilled {infeasible},
   of the 1,979 TFLOPS that its sheet gives: prompts were cached, or the client fell behind.
 - **Tiles of experts** are multiplied whole (above): prompts of MiniMax-M2.5, gpt-oss-120b and Kimi-K2.5 give an expert 30 to 500 rows, and were timed as if all were full.
+- **Rows of experts in the tables are unequal** (above): 8 to 32 rows an expert, as prompts of 1,000 have them, were 10 to 17 % too fast on B200, and decodes of 16 to 256 requests too slow.
 - **B200's power** (above): its prompts were 8 to 15 points farther off than B300's.
-- **First tokens** are means here, not medians: predicted medians are 20 to 40 points farther off. What is left is an eighth, most of it where prompts have 1,000 tokens (MiniMax-M2.5 and gpt-oss-120b 12 to 23 % too early), alike at 4 and 64
-  requests, for which no cause is known. Llama-3.1-70B in fp8 on B200 has prompts of 8,000 that are 15 % too fast: its script asks for kernels of their own for norms and for quantising (`+rms_norm`, `+quant_fp8`), of which the sums' fusion has
+- **First tokens** are means here, not medians: predicted medians are 20 to 40 points farther off. What is left is a tenth, most of it gpt-oss-120b with Marlin's kernels on Hopper (10 to 18 % too early, alike at 4 and 64 requests: of a prompt of 8,000 tokens lacks some 20 ms that more GPUs do not share and a sixth of its experts' time, as Marlin's kernels for
+  MXFP4, which no table times, may take), and on B200 and B300 MiniMax-M2.5's (8 to 15 %). Llama-3.1-70B in fp8 on B200 has prompts of 8,000 that are 15 % too fast: its script asks for kernels of their own for norms and for quantising (`+rms_norm`, `+quant_fp8`), of which the sums' fusion has
   only small messages, and vLLM 0.10.2 multiplied by another kernel. Steps outside of graphs take B200's servers longer than H200's, as do piecewise graphs of another server with one;
   B300's do not show it, and newer versions on B200 less (MiniMax-M2.5 in fp4 by a nightly build: 12 % too slow a token).
 - **vLLM 0.12** (Qwen3) is slower by 15 to 30 %, the more so the more requests run. The likely cause, not shown: its host's work is not hidden behind the GPU, and how long that takes was fitted to 0.15."""
@@ -163,7 +170,7 @@ BOTH_SIDES = """The only server that was watched from both sides: vLLM 0.32.0 on
 ms (`python -m benchmarks.front_end`); the engine of server A runs eagerly, and its Python keeps the two cores from the front end, that of D is compiled."""
 UNCOVERED = """So no difference between versions shows: {request_ms:.1f} ms were fitted to 0.15.1 on servers with H100s, 0.32.0 takes 6 to 8 on two cores, and of other versions nothing was measured on both sides; all have these figures. Not covered: a front end
 that is itself the bottleneck (one event loop serves all streams of a server, and clients of many hundred streams have one as well), several API servers, chat templates and tools, TLS, gateways and routers before the
-server (llm-d's adds 16 ms, [fleet.md](fleet.md#against-measured-pulls)), networks. Tokenizing took 3.1 and 3.8 us a token on those two cores, where prompts of 130 to 390 tokens say little."""
+server (llm-d's adds 14 ms, [fleet.md](fleet.md#against-measured-pulls)), networks. Tokenizing took 3.1 and 3.8 us a token on those two cores, where prompts of 130 to 390 tokens say little."""
 COMPOSITIONS: tuple[Composition, ...] = ("additive", "two_pass", "max")
 NUM_WORST = 10
 

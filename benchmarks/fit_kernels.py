@@ -20,11 +20,14 @@ from scipy.optimize import least_squares
 from benchmarks.kernels import GPUS, OPERATORS
 from sim.engine.records import Floats
 from sim.measure.kernel_fits import (
+    LARGE_TILES,
     SCALE,
     SOFTMAX,
+    SORTING,
     TARGETS,
     Call,
     Fitted,
+    Parameter,
     Target,
     fit,
     fitted_gpu,
@@ -40,10 +43,14 @@ ONE_CHIP = ("H100", "H200")
 faster; on fp8 by tensors, H100's machine was 12 % slower in the median and 19 % on the largest, where servers of H100s are the faster ones.
 """
 MULTIPLYING = ("gemm", "experts", "experts_weight_only")
-ARITHMETIC = ("compute_efficiency", "wave_penalty", "half_tile_rows")
+ARITHMETIC = ("compute_efficiency", "wave_penalty")
+OF_TENSORRT_LLM = "B200"
+"""Its experts have kernels of TensorRT-LLM, which read weights faster in tiles of 8 rows than in larger ones, by every table."""
 ONE_HEAD_SIZE = {"A100": "L40S", "RTX4090": "L40S"}
 """Their tables have heads of 128 alone, which do not tell how long a softmax takes: it is that of another GPU with FlashAttention 2."""
 TELL_OF_SOFTMAX = ("prefill attention", "prefill attention fp8")
+SORTED_AS = {"experts int4": "experts bf16"}
+"""Its tables have experts of one size, which do not tell what sorting tokens takes: vLLM does that by the same kernels for both."""
 WORST_TOPOLOGY = {"L40S": "2"}  # its PCIe host joins 4 and 8 GPUs 5 to 10 times slower than two: two are fitted
 
 
@@ -61,8 +68,12 @@ def main(folder: Path) -> None:
 def targets_of(name: str) -> Iterator[Target]:
     """What is fitted to that GPU: where its tables have heads of several sizes, they tell how long a softmax takes as well."""
     for target in TARGETS:
-        tells = target.operator in TELL_OF_SOFTMAX and name not in ONE_HEAD_SIZE
-        yield target._replace(parameters=(*target.parameters, SOFTMAX)) if tells else target
+        more: tuple[Parameter, ...] = ()
+        if target.operator in TELL_OF_SOFTMAX and name not in ONE_HEAD_SIZE:
+            more = (SOFTMAX,)
+        elif target.fit == "experts" and name == OF_TENSORRT_LLM:
+            more = (LARGE_TILES,)
+        yield target._replace(parameters=(*target.parameters, *more))
 
 
 def _fits(folder: Path, name: str, gpu: HardwareProfile, softmax_dims: float | None = None) -> dict[str, Any]:
@@ -74,6 +85,8 @@ def _fits(folder: Path, name: str, gpu: HardwareProfile, softmax_dims: float | N
     fits: dict[str, Any] = {"elementwise": {"memory_efficiency": params["e_m"], "launch_us": params["t0"]}}
     for target in targets_of(name):
         calls = calls_of(target, folder / "data", name, gpu)
+        if calls and target.operator in SORTED_AS:
+            gpu = _sorting(gpu, target, fits[SORTED_AS[target.operator]])
         if calls:
             fitted = fit(target, gpu, calls, _nearest)
             gpu = fitted_gpu(gpu, target, fitted)
@@ -82,9 +95,18 @@ def _fits(folder: Path, name: str, gpu: HardwareProfile, softmax_dims: float | N
             fits[target.operator] = {**fitted.values, f"{kind}_med_p90": list(fitted.after)}
             if target.operator == "all-reduce":
                 fits[target.operator] = {**fitted.values, **_by_bytes(gpu, calls)}
+    for operator, other in SORTED_AS.items():
+        if operator in fits:
+            fits[operator][SORTING.key] = fits[other][SORTING.key]
     if softmax_dims is not None:
         fits["prefill attention"][SOFTMAX.key] = softmax_dims
     return fits
+
+
+def _sorting(gpu: HardwareProfile, target: Target, other: dict[str, Any]) -> HardwareProfile:
+    """The GPU whose fit of that operator sorts tokens as another one does."""
+    changed = replace(getattr(gpu.operators, target.fit), token_s=other[SORTING.key] * SORTING.unit)
+    return replace(gpu, operators=replace(gpu.operators, **{target.fit: changed}))
 
 
 def _share_arithmetic(fits: dict[str, dict[str, Any]], data: Path) -> None:

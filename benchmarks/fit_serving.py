@@ -3,8 +3,9 @@
     python benchmarks/fit_serving.py ../shared/measured/serving.json
 
 Five numbers for all runs, never one a model or a run: two of the sort and the exposed host time from the time per token at
-the measured concurrency, two of the front end from what the time to first token has beyond its replay. Prints the errors of
-each model when it is left out of the fit, and writes `serving_fits.json`, which write_profiles.py puts into the profiles.
+the measured concurrency of dense models, two of the front end from what the time to first token of all has beyond its replay. How popular experts
+are is not known, but fitted to the other models' times per token with these numbers (fit_routing.py). Prints the errors of each model when it is left out of
+the fit, and writes `serving_fits.json`, which write_profiles.py puts into the profiles.
 """
 
 import json
@@ -45,13 +46,19 @@ class Point(NamedTuple):
 
 
 def main(path: Path) -> None:
-    points = [point for run in read_runs(path) for point in _points(run)]
-    fitted = _fit_steps(points)
+    points = points_of(path)
+    dense = [point for point in points if not point.served.model.has_experts]
+    fitted = fit_steps(dense)
     print(f"sort {fitted[0]:.2f} ns an entry and {fitted[1]:.0f} bytes a logit, {fitted[2]:.0f} us of the host exposed")
-    left_out = _left_out(points)
+    left_out = _left_out(points, dense)
     front_end = _fit_front_end(points, fitted)
     print(f"front end {front_end[0] / US:.0f} us and {front_end[1] / US:.1f} us for each request that streams")
-    _write(fitted, front_end, left_out, len({point.run.id for point in points}))
+    _write(fitted, front_end, left_out, len({point.run.id for point in dense}), len({point.run.id for point in points}))
+
+
+def points_of(path: Path) -> list[Point]:
+    """The stages of a file's runs that tell."""
+    return [point for run in read_runs(path) for point in _points(run)]
 
 
 def _points(run: Run) -> list[Point]:
@@ -95,31 +102,32 @@ def _tpot_s(point: Point, theta: Floats) -> float:
     return (1 - share_mixed) * decode_s + share_mixed * mixed_s
 
 
-def _log_errors(points: Sequence[Point], theta: Floats) -> Floats:
+def log_errors(points: Sequence[Point], theta: Floats) -> Floats:
+    """Of times per token."""
     return np.array([math.log(_tpot_s(point, theta) / point.tpot_s) for point in points])
 
 
-def _fit_steps(points: Sequence[Point]) -> Floats:
+def fit_steps(points: Sequence[Point]) -> Floats:
     """Least squares on log errors, every model weighing the same however many runs it has."""
     names = [point.run.model for point in points]
     weights = np.array([names.count(name) ** -0.5 for name in names])
 
     def residuals(theta: Floats) -> Floats:
-        return 50 * weights * _log_errors(points, theta)
+        return 50 * weights * log_errors(points, theta)
 
     found = least_squares(residuals, START, loss="soft_l1", bounds=(0, np.inf), x_scale=START)
     return np.asarray(found.x, dtype=np.float64)
 
 
-def _left_out(points: Sequence[Point]) -> dict[str, dict[str, float]]:
+def _left_out(points: Sequence[Point], dense: Sequence[Point]) -> dict[str, dict[str, float]]:
     """Prints how far each model's stages are off when the fit has not seen it, and returns it."""
     print(f"{'left out':50}{'stages':>7}{'median %':>10}{'MAPE %':>8}{'bias %':>8}")
     every: list[float] = []
     table = {}
     for name in sorted({point.run.model for point in points}):
         unseen = [point for point in points if point.run.model == name]
-        theta = _fit_steps([point for point in points if point.run.model != name])
-        errors = 100 * np.expm1(_log_errors(unseen, theta))
+        theta = fit_steps([point for point in dense if point.run.model != name])
+        errors = 100 * np.expm1(log_errors(unseen, theta))
         every += list(errors)
         table[name] = _sizes(list(errors))
         print(f"{name:50}{len(unseen):7}{np.median(abs(errors)):10.1f}{abs(errors).mean():8.1f}{errors.mean():8.1f}")
@@ -155,14 +163,17 @@ def _fit_front_end(points: Sequence[Point], theta: Floats) -> Floats:
     return np.asarray(found.x, dtype=np.float64)
 
 
-def _write(theta: Floats, front_end: Floats, left_out: dict[str, dict[str, float]], num_runs: int) -> None:
-    fitted_on = f"fitted by fit_serving.py to {num_runs} open-loop runs of vLLM 0.15.1 on H100 and A100"
+def _write(
+    theta: Floats, front_end: Floats, left_out: dict[str, dict[str, float]], num_dense: int, num_runs: int
+) -> None:
+    by, of = "fitted by fit_serving.py to", "open-loop runs of vLLM 0.15.1 on H100 and A100"
+    fitted_on = f"{by} {num_dense} {of}, of dense models"
     sampler = {"sort_entry_ns": round(theta[0], 3), "sort_bytes_per_logit": round(theta[1], 1), "source": fitted_on}
     host = {
         "exposed_us": round(theta[2], 1),
         "front_end_us": round(front_end[0] / US, 0),
         "front_end_request_us": round(front_end[1] / US, 1),
-        "source": f"the exposed part and the front end {fitted_on}",
+        "source": f"the exposed part {fitted_on}; the front end {by} {num_runs} {of}",
     }
     OUTPUT.write_text(
         json.dumps({"sampler": sampler, "host": host, "left_out": left_out}, indent=2) + "\n", encoding="utf-8"

@@ -15,17 +15,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from benchmarks.routed_rows import is_told, table_load
 from sim.measure.kernel_fits import Call
 from sim.specs.hardware import HardwareProfile, load_gpu
 from sim.specs.model import Attention, Experts, Linear, WeightFormat
-from sim.steptime.expert_routing import ExpertRouting
+from sim.steptime.expert_routing import ExpertsLoad
 from sim.steptime.links import all_reduce_s
 from sim.steptime.operators import (
     ACTIVATION_BYTES,
     decode_attention,
     decode_attention_s,
-    experts_s,
     gemm_s,
+    routed_experts,
 )
 from sim.steptime.prefill import (
     mixed_attention_s,
@@ -59,10 +60,8 @@ LITTLE_KV_BYTES = 4 * 2**20
 TWO_MATRICES = {(128, 6, 2688), (512, 22, 2048)}
 """Nemotron's experts, by how many there are, how many a token has and the hidden size: read as three matrices they would come faster than the GPU's
 memory gives anything. A100's tables, of an older vLLM, have three."""
-ROWS_THAT_WAKE_ALL = 32
-"""An expert, in the mean: from these on those that tables draw from a power law give nearly every expert some, whose last tile is half empty in the mean, where
-an even choice fills all tiles. A100's table has no other than such calls.
-"""
+MOST_SLICES = 8
+"""Of an expert, as GPUs of one server share it; tables have sixteenths and parts of 32 as well, down to 24 columns, which no kernel is tuned for."""
 HALF_OF_THEM = (256, 8, 7168)
 """DeepSeek's: its router lets tokens choose among half of them, and rows do not say which; these would be as fast."""
 
@@ -198,11 +197,8 @@ def _mixed_s(
 def _experts(moe_dtype: str, weight: WeightFormat) -> Calls:
     def calls(data: Path, name: str, gpu: HardwareProfile) -> Iterator[Call]:
         rows = rows_of(data, "moe", name)
-        is_even = rows["distribution"] == "balanced"
-        is_uneven = rows["distribution"] == "power_law_1.01"
-        wakes_all = rows["num_tokens"] * rows["topk"] >= ROWS_THAT_WAKE_ALL * rows["num_experts"]
-        chosen = is_even | (is_uneven & (wakes_all | (not is_even.any())))
-        chosen &= (rows["moe_dtype"] == moe_dtype) & (rows["moe_ep_size"] == 1)
+        chosen = (rows["moe_dtype"] == moe_dtype) & (rows["moe_ep_size"] == 1) & is_told(rows)
+        chosen &= rows["moe_tp_size"] <= MOST_SLICES
         if weight.compute not in gpu.peak_flops:
             return
         for row in _rows(rows[chosen]):
@@ -218,18 +214,17 @@ def _experts(moe_dtype: str, weight: WeightFormat) -> Calls:
                 weight=weight,
                 num_matrices=num_matrices,
             )
-            routed = float(row.num_tokens * row.topk)
-            expert_routing: ExpertRouting = "balanced" if row.distribution == "balanced" else "uniform"
-            read = min(experts.num_experts, routed) * experts.num_weights_per_expert * weight.bits / 8
-            plain_s = _roofline_s(gpu, 2 * routed * experts.num_weights_per_expert, read, weight)
+            load = table_load(int(row.num_tokens), experts, row.distribution)
+            read = load.distinct * experts.num_weights_per_expert * weight.bits / 8
+            plain_s = _roofline_s(gpu, 2 * load.routed * experts.num_weights_per_expert, read, weight)
             shape = f"{row.num_experts}/{row.topk}/{row.hidden_size}/{per_gpu}"
-            yield Call(shape, row.time_us * US, _experts_of(float(row.num_tokens), experts, expert_routing), plain_s)
+            yield Call(shape, row.time_us * US, _experts_of(load, experts), plain_s)
 
     return calls
 
 
-def _experts_of(tokens: float, experts: Experts, expert_routing: ExpertRouting) -> Callable[[HardwareProfile], float]:
-    return lambda gpu: experts_s(tokens, experts, gpu, expert_routing)
+def _experts_of(load: ExpertsLoad, experts: Experts) -> Callable[[HardwareProfile], float]:
+    return lambda gpu: routed_experts(load, experts, gpu).seconds
 
 
 def _all_reduce(data: Path, name: str, gpu: HardwareProfile) -> Iterator[Call]:

@@ -106,8 +106,11 @@ HowSampled = Annotated[
     ),
 ]
 ExpertRouting = Annotated[
-    Literal["skewed", "uniform", "balanced"] | None,  # that of sim.steptime.expert_routing, without loading it
-    typer.Option("--expert-routing", help="How tokens spread over experts, skewed (by Zipf's law) when absent."),
+    Literal["skewed", "mild", "uniform", "balanced"] | None,  # that of sim.steptime.expert_routing, without loading it
+    typer.Option(
+        "--expert-routing",
+        help="How tokens spread over experts: skewed as by text (when absent), mild as by random tokens, uniform, or balanced.",
+    ),
 ]
 Acceptance = Annotated[
     str | None,

@@ -84,10 +84,13 @@ EXPERTS = (
     COMPUTE,
     MEMORY,
     LAUNCH._replace(start=40.0),
-    Parameter("row_moves", "row_moves", start=4.0, least=0.0),
-    Parameter("half_tile_rows", "half_tile_rows", start=16.0, least=0.0),
+    Parameter("row_moves", "row_moves", start=4.0, least=1.0),  # each row is read or written at least once
+    Parameter("padded_rows", "padded_rows", start=10.0, least=0.0),
 )
-TILED_EXPERTS = (*EXPERTS, Parameter("padded_rows", "padded_rows", start=10.0, least=0.0))
+SORTING = Parameter("token_s", "token_ns", NS, 10.0, 0.0)  # told by experts of several sizes
+LARGE_TILES = Parameter(
+    "large_tile_reads", "large_tile_reads", start=0.2, least=0.0
+)  # told where small ones are faster
 SOFTMAX = Parameter("softmax_dims", "softmax_dims", start=150.0, least=0.0)  # told by heads of several sizes
 DECODE = (
     COMPUTE._replace(start=0.1),
@@ -115,10 +118,10 @@ TARGETS = (
     Target("prefill attention", "prefill_attention", WAVES),
     Target("mixed attention", "prefill_attention", MIXED),
     Target("prefill attention fp8", "prefill_attention_fp8", WAVES),
-    Target("experts bf16", "experts", EXPERTS, "bf16"),
-    Target("experts fp8_block", "experts", EXPERTS, "fp8"),
-    Target("experts nvfp4", "experts", TILED_EXPERTS, "fp4"),
-    Target("experts int4", "experts_weight_only", TILED_EXPERTS),
+    Target("experts bf16", "experts", (*EXPERTS, SORTING), "bf16"),
+    Target("experts fp8_block", "experts", (*EXPERTS, SORTING), "fp8"),
+    Target("experts nvfp4", "experts", (*EXPERTS, SORTING), "fp4"),
+    Target("experts int4", "experts_weight_only", EXPERTS),
     Target("all-reduce", "all_reduce", REDUCE, None, ("by_bytes",)),
 )
 """In the order in which they are fitted: mixed calls on top of prefill attention."""

@@ -256,9 +256,10 @@ def _experts_fit(block: ExpertsBlock) -> ExpertsFit:
         block.compute_efficiency,
         block.memory_efficiency,
         block.launch_us * US,
+        block.token_ns * NS,
         block.row_moves,
         block.padded_rows,
-        block.half_tile_rows,
+        block.large_tile_reads,
         block.basis,
     )
 

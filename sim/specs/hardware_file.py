@@ -76,9 +76,10 @@ class ExpertsBlock(FitBlock):
     compute_efficiency: Positive
     memory_efficiency: Positive
     launch_us: NotNegative
+    token_ns: NotNegative = 0.0
     row_moves: NotNegative = 5.0
     padded_rows: NotNegative = 0.0
-    half_tile_rows: NotNegative = 0.0
+    large_tile_reads: NotNegative = 0.0
 
 
 class AllReduceBlock(FitBlock):

@@ -77,18 +77,19 @@ class PrefillAttentionFit:
 class ExpertsFit:
     """The routed experts of one layer, routing and permutation included.
 
-    Kernels before and behind the multiplications gather a token for each of its experts and add up what comes back: each row
-    goes through memory `row_moves` times. Kernels of 4-bit weights lay each expert's rows
-    out in whole tiles, which adds `padded_rows` to each that has any. Tiles are multiplied whole, and an expert's last one is half empty in the mean:
-    `half_tile_rows`, or half of its rows where it has few, for which kernels have smaller tiles.
+    Kernels before and behind the multiplications choose a token's experts and sort tokens by them, which takes `token_s` a token whatever its size;
+    they gather it for each of its experts and add up what comes back: each row
+    goes through memory `row_moves` times, and so do `padded_rows` for each expert that has any. In tiles larger than the smallest, weights are read
+    slower by the share `large_tile_reads`.
     """
 
     compute_efficiency: float
     memory_efficiency: float
     launch_s: float
+    token_s: float
     row_moves: float
     padded_rows: float
-    half_tile_rows: float
+    large_tile_reads: float
     basis: Basis
 
 

@@ -6,72 +6,67 @@ experts are placed by their popularity instead, the most popular ones on several
 """
 
 from functools import cache
-from math import log2
 from random import Random
-from typing import NamedTuple
 
 import numpy as np
 
 from sim.specs.model import Experts, ceil_div
-from sim.steptime.expert_routing import ExpertRouting, chosen_shares, expected_distinct_experts
+from sim.steptime.expert_routing import (
+    ExpertRouting,
+    ExpertsLoad,
+    chance_above,
+    chosen_shares,
+    experts_load,
+    interpolated,
+    rows_of_tiles,
+    tile_rows_of,
+)
 from sim.steptime.protocol import FloatArray
 
 NUM_PLACEMENTS = 16
-MOST_EXACT_TOKENS = 64
-"""With more tokens, loads are interpolated between quarters of a power of two, which is 0.1 % off."""
-QUARTERS = 4
 GRID = np.linspace(-4.0, 4.0, 65)
-
-
-class RankLoad(NamedTuple):
-    """Of a step's tokens, those routed to experts of one GPU, counted once for each; and its experts that any token chose.
-
-    Of experts that are popular by Zipf's law, the second is the mean of the GPUs, not what the busiest has to read.
-    """
-
-    routed: float
-    distinct: float
 
 
 def busiest_rank(
     tokens: float, experts: Experts, num_ranks: int, routing: ExpertRouting = "skewed", num_redundant: int | None = None
-) -> RankLoad:
-    """Of `num_ranks` that hold whole experts; `num_redundant` copies of them where load is balanced, None where it is not."""
-    each = tokens * experts.num_experts_per_tok / num_ranks
+) -> ExpertsLoad:
+    """Of `num_ranks` that hold whole experts; `num_redundant` copies of them where load is balanced, None where it is not.
+
+    Of `skewed` experts those to be read are the mean of the GPUs, not what the busiest has to; what tiles are filled up with is
+    the mean in any case.
+    """
     if num_ranks == 1:
-        return RankLoad(each, expected_distinct_experts(tokens, experts, routing))
+        return experts_load(tokens, experts, routing)
     if routing == "balanced":
-        return RankLoad(each, min(float(ceil_div(experts.num_experts, num_ranks)), max(1.0, each)))
-    if tokens <= MOST_EXACT_TOKENS:
-        return _load(tokens, experts, num_ranks, routing, num_redundant)
-    place = log2(tokens) * QUARTERS
-    below, above = 2.0 ** (int(place) / QUARTERS), 2.0 ** ((int(place) + 1) / QUARTERS)
-    first = _load(below, experts, num_ranks, routing, num_redundant)
-    second = _load(above, experts, num_ranks, routing, num_redundant)
-    share = (tokens - below) / (above - below)
-    return RankLoad(
-        first.routed + share * (second.routed - first.routed),
-        first.distinct + share * (second.distinct - first.distinct),
-    )
+        return _even(tokens, experts, num_ranks)
+    tile_rows = tile_rows_of(tokens, experts)
+    return interpolated(tokens, lambda at: _load(at, experts, num_ranks, routing, num_redundant, tile_rows))
 
 
 @cache
 def _load(
-    tokens: float, experts: Experts, num_ranks: int, routing: ExpertRouting, num_redundant: int | None
-) -> RankLoad:
+    tokens: float, experts: Experts, num_ranks: int, routing: ExpertRouting, num_redundant: int | None, tile_rows: int
+) -> ExpertsLoad:
     chosen = _placed(experts.num_experts, experts.num_experts_per_tok, num_ranks, routing, num_redundant)
     awake = 1 - (1 - chosen) ** tokens
     num_local = chosen.shape[-1]
     routed = _expected_most(tokens * chosen.sum(-1), tokens * (chosen * (1 - chosen)).sum(-1))
-    # Zipf's exponent was told from steps with the mean of ranks, and would be another one with their most.
+    # its exponent was told from steps with the mean of ranks, and would be another one with their most.
     distinct = (
         float(awake.sum(-1).mean())
         if routing == "skewed"
         else _expected_most(awake.sum(-1), (awake * (1 - awake)).sum(-1))
     )
-    return RankLoad(
-        min(routed, tokens * min(experts.num_experts_per_tok, num_local)), min(distinct, float(num_local), routed)
-    )
+    routed = min(routed, tokens * min(experts.num_experts_per_tok, num_local))
+    added = (rows_of_tiles(tokens, chosen, tile_rows) - tokens * chosen).sum(-1).mean()
+    return ExpertsLoad(tokens, routed, min(distinct, float(num_local), routed), routed + float(added), tile_rows)
+
+
+def _even(tokens: float, experts: Experts, num_ranks: int) -> ExpertsLoad:
+    whole = experts_load(tokens, experts, "balanced")
+    distinct = min(float(ceil_div(experts.num_experts, num_ranks)), max(1.0, whole.routed / num_ranks))
+    multiplied = distinct * whole.multiplied / whole.distinct
+    return ExpertsLoad(tokens, whole.routed / num_ranks, distinct, multiplied, whole.tile_rows)
 
 
 @cache
@@ -110,5 +105,5 @@ def _expected_most(means: FloatArray, variances: FloatArray) -> float:
     low, high = (means - 4 * spread).min(-1), (means + 4 * spread).max(-1)
     points = low[:, None] + (high - low)[:, None] * (GRID - GRID[0]) / (GRID[-1] - GRID[0])
     scores = (points[:, :, None] - means[:, None, :]) / spread[:, None, :]
-    below = np.prod(0.5 * (1 + np.tanh(0.7978845608 * (scores + 0.044715 * scores**3))), axis=-1)
+    below = np.prod(1 - chance_above(scores), axis=-1)
     return float((high - (below[:, 1:] + below[:, :-1]).sum(-1) / 2 * (high - low) / (len(GRID) - 1)).mean())

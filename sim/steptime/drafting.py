@@ -25,7 +25,7 @@ PASS_LAUNCHES: Mapping[str, int] = {"eagle3": 9}
 """Small kernels around the layers of a pass, in launches of a layer's, which take longer: positions, slots, embedding, head, choice of token; and
 EAGLE-3's own vocabulary."""
 OTHER_PASS_LAUNCHES = 1
-STEP_LAUNCHES = 6
+STEP_LAUNCHES = 8
 """Those once a step: rejection of drafts, the next inputs."""
 GRAPHS_SINCE = (0, 9, 0)  # vllm-project/vllm #17211 captures drafters piecewise
 FP32_BYTES = 4

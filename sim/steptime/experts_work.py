@@ -11,8 +11,8 @@ from sim.specs.model import Experts, Layer
 from sim.specs.mxfp4 import MXFP4, Mxfp4Layout
 from sim.specs.sharding import experts_on_rank
 from sim.steptime.all_to_all import AllToAll
-from sim.steptime.busiest_rank import RankLoad, busiest_rank
-from sim.steptime.expert_routing import ExpertRouting
+from sim.steptime.busiest_rank import busiest_rank
+from sim.steptime.expert_routing import ExpertRouting, ExpertsLoad
 from sim.steptime.links import nodes_of_experts
 from sim.steptime.operators import Kernel, by_marlin, routed_experts
 from sim.steptime.parts import Bound
@@ -84,8 +84,7 @@ class ExpertsWork:
         return Exchange(dispatch_s, combine_s, dispatch_kernel_s, combine_kernel_s)
 
     def _kernel(self, tokens: float, whole: Experts, mine: Experts) -> Kernel:
-        load = experts_load(tokens, whole, self._engine, self._expert_routing)
-        return routed_experts(load.routed, load.distinct, mine, self._gpu)
+        return routed_experts(load_of_busiest(tokens, whole, self._engine, self._expert_routing), mine, self._gpu)
 
 
 def multiplied_on_rank(experts: Experts, gpu: HardwareProfile, engine: ResolvedEngine) -> Experts:
@@ -97,7 +96,7 @@ def multiplied_on_rank(experts: Experts, gpu: HardwareProfile, engine: ResolvedE
     return replace(mine, weight=by_marlin(mine.weight)) if is_marlin else mine
 
 
-def experts_load(tokens: float, whole: Experts, engine: ResolvedEngine, routing: ExpertRouting) -> RankLoad:
+def load_of_busiest(tokens: float, whole: Experts, engine: ResolvedEngine, routing: ExpertRouting) -> ExpertsLoad:
     """What the tokens of all data-parallel ranks make of a layer's experts for the GPU that all others wait for."""
     num_ranks = engine.num_expert_ranks if engine.enable_expert_parallel else 1
     return busiest_rank(tokens, whole, num_ranks, routing, engine.num_balanced_copies)

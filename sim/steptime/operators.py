@@ -15,7 +15,7 @@ from sim.specs.kernels import HOPPER
 from sim.specs.model import BF16, Attention, Experts, Linear, WeightFormat
 from sim.specs.mxfp4 import B200, MXFP4
 from sim.specs.operator_fits import ComputeDtype
-from sim.steptime.expert_routing import ExpertRouting, expected_distinct_experts
+from sim.steptime.expert_routing import TILES, ExpertRouting, ExpertsLoad, experts_load
 
 ACTIVATION_BYTES = 2  # bf16 between kernels
 TILE_ROWS: Final = 128
@@ -219,34 +219,32 @@ def experts_kernel(
     tokens: float, experts: Experts, gpu: HardwareProfile, expert_routing: ExpertRouting = "skewed"
 ) -> Kernel:
     """The routed experts of one layer as one GPU holds them; weights are read only of those that any token chose."""
-    routed = tokens * experts.num_experts_per_tok
-    distinct = expected_distinct_experts(tokens, experts, expert_routing)
-    return routed_experts(routed, distinct, experts, gpu, has_full_tiles=expert_routing == "balanced")
+    return routed_experts(experts_load(tokens, experts, expert_routing), experts, gpu)
 
 
 EXPERTS_OVERLAP = 1.6
 """How well reading experts hides behind multiplying them, less well than with one matrix: of 1.3, 1.6 and 2, by the medians of 17 tables on shapes held out."""
 
 
-def routed_experts(
-    routed: float, distinct: float, experts: Experts, gpu: HardwareProfile, *, has_full_tiles: bool = False
-) -> Kernel:
-    """So many tokens for experts of one GPU, a token counted once for each of its experts; of which so many get any."""
+def routed_experts(load: ExpertsLoad, experts: Experts, gpu: HardwareProfile) -> Kernel:
+    """What so many tokens make of a GPU's experts."""
     if experts.weight.unpacked_first:
-        unpacked = routed_experts(routed, distinct, replace(experts, weight=BF16), gpu)
+        unpacked = routed_experts(load, replace(experts, weight=BF16), gpu)
         all_weights = experts.num_experts * experts.num_weights_per_expert
         return Kernel(unpacked.seconds + _unpacking_s(all_weights, experts.weight, gpu), unpacked.bound)
     dtype = compute_dtype(experts.weight, gpu)
     fits = gpu.operators
     fit = fits.experts_weight_only if _is_weight_only(experts.weight, gpu) else fits.experts[dtype]
     bandwidth = gpu.memory_bandwidth_bytes_per_s
-    weight_bytes = distinct * experts.num_weights_per_expert * _bytes_per_weight(experts.weight)
+    weight_bytes = load.distinct * experts.num_weights_per_expert * _bytes_per_weight(experts.weight)
     weights_s = weight_bytes / (bandwidth * fit.memory_efficiency)
-    empty_rows = 0 * routed if has_full_tiles else min(fit.half_tile_rows * distinct, routed / 2)
-    flops = 2 * (routed + empty_rows) * experts.num_weights_per_expert
+    if load.tile_rows > TILES[0]:
+        weights_s *= 1 + fit.large_tile_reads
+    flops = 2 * load.multiplied * experts.num_weights_per_expert
     compute_s = flops / (gpu.peak_flops[dtype] * fit.compute_efficiency)
-    num_rows = routed + fit.padded_rows * distinct
+    num_rows = load.routed + fit.padded_rows * load.distinct
     moves_s = fit.row_moves * num_rows * ACTIVATION_BYTES * experts.hidden_size / bandwidth
+    moves_s += fit.token_s * load.tokens
     seconds = fit.launch_s + smooth_max(weights_s, compute_s, EXPERTS_OVERLAP) + moves_s
     return Kernel(seconds, "compute" if compute_s > weights_s + moves_s else "memory")
 

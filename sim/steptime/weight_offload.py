@@ -14,7 +14,7 @@ from sim.specs.model import Experts, ModelSpec
 from sim.specs.sharding import experts_on_rank
 from sim.specs.weight_offload import HostWeights
 from sim.steptime.expert_routing import ExpertRouting
-from sim.steptime.experts_work import experts_load
+from sim.steptime.experts_work import load_of_busiest
 from sim.steptime.operators import gemm_s, routed_experts
 from sim.steptime.protocol import Agreement, StepShape
 from sim.steptime.roofline import RooflineStepTime
@@ -70,8 +70,8 @@ class OffloadedStepTime(WaitingStepTime):
 
     def _experts_read(self, mine: Experts, tokens: float) -> tuple[float, float]:
         """Bytes of those that any token chose, and how long they take from the GPU's own memory."""
-        load = experts_load(tokens, self._whole[mine], self._engine, self._expert_routing)
-        return load.distinct * mine.num_bytes / mine.num_experts, routed_experts(*load, mine, self._gpu).seconds
+        load = load_of_busiest(tokens, self._whole[mine], self._engine, self._expert_routing)
+        return load.distinct * mine.num_bytes / mine.num_experts, routed_experts(load, mine, self._gpu).seconds
 
 
 def with_host_weights(

@@ -149,7 +149,7 @@ def test_shares_in_words() -> None:
     """What is about a fifth, a seventh, a quarter, a half, and twice."""
     _, activations = printed(SEEDS, r"^\(([\d.]+), ([\d.]+)\)\n>>> budget")
     assert activations == pytest.approx(1 / 5, abs=0.025)
-    early = printed("accuracy.md", r"^\| Kimi-K2.5 \| int4 \| h200.* 15 \| -(\d+) / ")
+    early = printed("accuracy.md", r"^\| Kimi-K2.5 \| int4 \| h200\S* \| \S+ \| 15 \| -(\d+) / ")
     assert early == pytest.approx((100 / 7,), abs=2)
     (whole,), (quarter,) = (
         printed(QUANTIZATION, rf"^{name} +[\d.]+ +[\d.]+ +([\d.]+) +[\d.]+ ") for name in ("fp16", "W4A16")

@@ -53,9 +53,9 @@ def test_greedy_requests_spare_the_sort(tmp_path: Path) -> None:
     assert greedy["tpot_mean"] < default["tpot_mean"] - 0.3
 
 
-def test_random_tokens_spread_evenly_over_experts(tmp_path: Path) -> None:
+def test_random_tokens_spread_more_evenly_over_experts(tmp_path: Path) -> None:
     """Closed loops send random tokens; open loops repeat a few prompts, whose experts are popular ones."""
-    assert make_run(tmp_path, workload=CLOSED_LOOP).spreads == "uniform"
+    assert make_run(tmp_path, workload=CLOSED_LOOP).spreads == "mild"
     assert make_run(tmp_path).spreads == "skewed"
 
 

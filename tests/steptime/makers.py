@@ -38,11 +38,11 @@ FITS = OperatorFits(
     prefill_attention=PREFILL_FIT,
     prefill_attention_fp8=PREFILL_FIT,
     experts={
-        "bf16": ExpertsFit(0.45, 0.901, 47.671 * US, 5.0, 8.0, 0.0, "fitted"),
-        "fp8": ExpertsFit(0.213, 0.856, 47.718 * US, 5.0, 8.0, 0.0, "fitted"),
-        "int8": ExpertsFit(0.213, 0.856, 47.718 * US, 5.0, 8.0, 0.0, "derived"),
+        "bf16": ExpertsFit(0.45, 0.901, 47.671 * US, 0.0, 5.0, 8.0, 0.0, "fitted"),
+        "fp8": ExpertsFit(0.213, 0.856, 47.718 * US, 0.0, 5.0, 8.0, 0.0, "fitted"),
+        "int8": ExpertsFit(0.213, 0.856, 47.718 * US, 0.0, 5.0, 8.0, 0.0, "derived"),
     },
-    experts_weight_only=ExpertsFit(0.25, 0.8, 60.0 * US, 5.0, 8.0, 0.0, "fitted"),
+    experts_weight_only=ExpertsFit(0.25, 0.8, 60.0 * US, 0.0, 5.0, 8.0, 0.0, "fitted"),
     all_reduce=AllReduceFit(4.176 * US, 0.169 * US, 0.593, "fitted"),
     messages=MessageFits(
         link=MessageFit(7.6 * US, 0.8, "fitted"),

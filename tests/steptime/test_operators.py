@@ -153,9 +153,10 @@ def test_fp8_cache_halves_what_decodes_read() -> None:
 
 
 def test_experts_by_hand() -> None:
-    """One token of Mixtral reads two experts of 352 MB: 233 us beside 47.7 us of launches; two rows and 8 more for each go five times through memory."""
+    """One token of Mixtral reads two experts of 352 MB: 233 us beside 47.7 us of launches; two tiles of 8 rows are multiplied, two rows and 8 more for each
+    go five times through memory."""
     memory_us = 2 * 3 * 4096 * 14336 * 2 / (3.35e12 * 0.901) / US
-    compute_us = 6 * 4096 * 14336 * 2 / (989.4e12 * 0.45) / US
+    compute_us = 6 * 4096 * 14336 * 2 * 8 / (989.4e12 * 0.45) / US
     moves_us = 5 * (2 + 2 * 8) * 2 * 4096 / 3.35e12 / US
     hand_us = 47.671 + (memory_us**1.6 + compute_us**1.6) ** (1 / 1.6) + moves_us
     assert experts_s(1.0, MIXTRAL, h100()) == pytest.approx(hand_us * US)
@@ -164,21 +165,32 @@ def test_experts_by_hand() -> None:
 @pytest.mark.parametrize(
     ("tokens", "routing", "num_multiplied"),
     [
-        (4096.0, "uniform", 8192 + 8 * 32),  # the last tile of each expert is half empty
-        (4096.0, "balanced", 8192),  # which a choice that fills all tiles never has
-        (128.0, "uniform", 256 + 128),  # 32 rows for each expert have smaller tiles
+        (4096.0, "uniform", 8192 + 8 * 32),  # 1,024 rows each: the last tile of 64 is half empty
+        (4096.0, "balanced", 8192),  # or full, where rows are even
+        (128.0, "balanced", 8 * 48),  # 32 rows each would fill a tile of 32 by more than nine tenths
+        (100.0, "balanced", 8 * 32),  # 25 rows each do not
     ],
 )
-def test_the_last_tile_of_an_expert_is_half_empty(tokens: float, routing: ExpertRouting, num_multiplied: int) -> None:
-    """Tiles of 64 rows are multiplied whole: 8 experts and 2 of them a token."""
-    tiled = replace(FITS.experts["bf16"], half_tile_rows=32.0)
-    gpu = replace(h100(), operators=replace(FITS, experts={**FITS.experts, "bf16": tiled}))
+def test_tiles_are_multiplied_whole(tokens: float, routing: ExpertRouting, num_multiplied: int) -> None:
+    """8 experts and 2 of them a token; choosing and sorting takes 20 ns a token."""
+    fit = replace(FITS.experts["bf16"], token_s=20e-9)
+    gpu = replace(h100(), operators=replace(FITS, experts={**FITS.experts, "bf16": fit}))
     rows = 2 * tokens
     memory_us = 8 * 3 * 4096 * 14336 * 2 / (3.35e12 * 0.901) / US
     compute_us = 6 * 4096 * 14336 * num_multiplied / (989.4e12 * 0.45) / US
-    moves_us = 5 * (rows + 8 * 8) * 2 * 4096 / 3.35e12 / US
+    moves_us = 5 * (rows + 8 * 8) * 2 * 4096 / 3.35e12 / US + 0.02 * tokens
     hand_us = 47.671 + (memory_us**1.6 + compute_us**1.6) ** (1 / 1.6) + moves_us
     assert experts_s(tokens, MIXTRAL, gpu, routing) == pytest.approx(hand_us * US)
+
+
+@pytest.mark.parametrize(("tokens", "slower"), [(28.0, 1.0), (29.0, 1.3)])
+def test_weights_are_read_slower_in_large_tiles(tokens: float, slower: float) -> None:
+    """7 rows an expert leave a tile of 8 a tenth empty, 7.25 do not."""
+    fit = replace(FITS.experts["bf16"], large_tile_reads=0.3)
+    gpu = replace(h100(), operators=replace(FITS, experts={**FITS.experts, "bf16": fit}))
+    read = replace(FITS.experts["bf16"], memory_efficiency=0.901 / slower)
+    same = replace(h100(), operators=replace(FITS, experts={**FITS.experts, "bf16": read}))
+    assert experts_s(tokens, MIXTRAL, gpu, "balanced") == pytest.approx(experts_s(tokens, MIXTRAL, same, "balanced"))
 
 
 @pytest.mark.parametrize(

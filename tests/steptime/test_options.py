@@ -17,7 +17,7 @@ from sim.steptime.options import step_time_options
         ({"sampling": "gredy"}, "sampling must be one of default, greedy, got 'gredy'. Did you mean greedy?"),
         (
             {"expert_routing": "skewd"},
-            "expert_routing must be one of skewed, uniform, balanced, got 'skewd'. Did you mean skewed?",
+            "expert_routing must be one of skewed, mild, uniform, balanced, got 'skewd'. Did you mean skewed?",
         ),
     ],
 )

@@ -203,7 +203,7 @@ def test_a_dummy_waits_for_the_experts_of_all_tokens(*, enable_expert_parallel: 
     load = busiest_rank(64.0, whole, 2 if enable_expert_parallel else 1, "uniform")
     link_s = load.distinct * mine.num_bytes / mine.num_experts / copied_bytes_per_s(deployment.gpu)
     num_layers = 4 * 2**30 / mine.num_bytes  # the last matrix goes beyond
-    waits_s = link_s - routed_experts(*load, mine, deployment.gpu).seconds
+    waits_s = link_s - routed_experts(load, mine, deployment.gpu).seconds
     assert num_layers * waits_s <= dummy <= (num_layers + 2 / 3) * waits_s
 
 
