@@ -132,7 +132,7 @@ and GPU is left out here (`python -m benchmarks.closed_loops`). Median sizes / M
 | scripts of Kimi-K2.5 by date | 12.6 / 14.6 | 4.5 / 6.2 |
 | B200's hosts are slower for clients as well | 11.8 / 13.7 | 4.4 / 6.0 |
 | a softmax whatever the heads' size, kernels of fp8 caches, all fitted again | 11.9 / 13.9 | 4.6 / 6.0 |
-| unequal rows of experts in the tables, experts that random tokens choose unevenly | 10.8 / 13.0 | 3.8 / 5.0 |
+| unequal rows of experts in the tables, experts that random tokens choose unevenly | 10.8 / 13.1 | 3.9 / 5.0 |
 
 Causes:
 
