@@ -7,6 +7,7 @@ experts, parts are drawn otherwise, and calls of 4 and 8 tokens take as long as 
 """
 
 from functools import cache
+from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -15,7 +16,8 @@ from sim.engine.records import Floats
 from sim.specs.model import Experts
 from sim.steptime.expert_routing import ExpertsLoad, experts_load, tile_rows_of
 
-EVEN, DRAWN = "balanced", "power_law_"
+EVEN: Final = "balanced"
+DRAWN = "power_law_"
 NUM_DRAWS = 4
 
 
@@ -42,7 +44,7 @@ def _rows(tokens: int, routed: int, num_experts: int, alpha: float, draw: int) -
     low, high = 1.0, (0.8 * tokens) ** (1 - alpha)
     drawn = np.random.default_rng(draw).random(num_experts)
     parts = np.sort(((high - low) * drawn + low) ** (1 / (1 - alpha)))[::-1]
-    rows = np.round(parts / parts.sum() * routed)
+    rows: Floats = np.round(parts / parts.sum() * routed)
     while missing := int(routed - rows.sum()):
         changed = np.arange(num_experts) if missing > 0 else np.flatnonzero(rows)[::-1]
         rows[changed[: abs(missing)]] += np.sign(missing)
