@@ -89,7 +89,7 @@ the multiplications, for experts of 16 bits (the first six rows) and of 8; Marli
 is three to five times slower than a matrix of 16 bits on Hopper and B200; vLLM's own all-reduce gives way to NCCL's at 8 MB and to others before; and
 FlashAttention 2 launches as many tiles for each request as the longest chunk has. Median errors in %, without the rule, on shapes or sizes that
 were held out of its fit, and with what was fitted to each of the other GPUs in the median (`python -m benchmarks.left_out`): a GPU whose own kernels were not measured
-gains by moved rows and by sums, and 4-bit experts do not carry over from one architecture to another. Held out are a fifth of the shapes, the other columns have all. MXFP4 by
+gains by sums, and little by moved rows, for which the time of a token stands in; 4-bit experts do not carry over from one architecture to another. Held out are a fifth of the shapes, the other columns have all. MXFP4 by
 Triton stands in no table, and is multiplied as fast as 16 bits are; prompts of gpt-oss-120b on an H200, to which nothing is fitted, say 0.98 of that, and a chunk on an H100 takes 181 ms in the engine, 203 with the front end, where a
 client measured 210 (`python -m benchmarks.mxfp4`).
 
