@@ -85,28 +85,22 @@ def _fits(folder: Path, name: str, gpu: HardwareProfile, softmax_dims: float | N
     fits: dict[str, Any] = {"elementwise": {"memory_efficiency": params["e_m"], "launch_us": params["t0"]}}
     for target in targets_of(name):
         calls = calls_of(target, folder / "data", name, gpu)
-        if calls and target.operator in SORTED_AS:
-            gpu = _sorting(gpu, target, fits[SORTED_AS[target.operator]])
         if calls:
+            sorting_ns = fits[SORTED_AS[target.operator]][SORTING.key] if target.operator in SORTED_AS else None
+            if sorting_ns is not None:
+                gpu = with_parameters(gpu, target._replace(parameters=(SORTING,)), np.array([sorting_ns]))
             fitted = fit(target, gpu, calls, _nearest)
             gpu = fitted_gpu(gpu, target, fitted)
             _print(target.operator, name, fitted)
             kind = "holdout" if fitted.num_held_out else "insample"
             fits[target.operator] = {**fitted.values, f"{kind}_med_p90": list(fitted.after)}
+            if sorting_ns is not None:
+                fits[target.operator][SORTING.key] = sorting_ns
             if target.operator == "all-reduce":
                 fits[target.operator] = {**fitted.values, **_by_bytes(gpu, calls)}
-    for operator, other in SORTED_AS.items():
-        if operator in fits:
-            fits[operator][SORTING.key] = fits[other][SORTING.key]
     if softmax_dims is not None:
         fits["prefill attention"][SOFTMAX.key] = softmax_dims
     return fits
-
-
-def _sorting(gpu: HardwareProfile, target: Target, other: dict[str, Any]) -> HardwareProfile:
-    """The GPU whose fit of that operator sorts tokens as another one does."""
-    changed = replace(getattr(gpu.operators, target.fit), token_s=other[SORTING.key] * SORTING.unit)
-    return replace(gpu, operators=replace(gpu.operators, **{target.fit: changed}))
 
 
 def _share_arithmetic(fits: dict[str, dict[str, Any]], data: Path) -> None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.fit_launches import soft_l1
-from benchmarks.fit_serving import fit_steps, log_errors, points_of
+from benchmarks.fit_serving import dense_of, fit_steps, log_errors, points_of
 from sim.engine.records import Floats
 from sim.measure.published import completed, scripted
 from sim.measure.replay import serve
@@ -39,7 +39,7 @@ class Told(NamedTuple):
 def served(folder: Path) -> Told:
     """Stages of served runs."""
     points = points_of(folder / "serving.json")
-    theta = fit_steps([point for point in points if not point.served.model.has_experts])
+    theta = fit_steps(dense_of(points))
     told = [point for point in points if point.served.model.has_experts]
     return Told("skewed", [point.run.model for point in told], lambda: log_errors(told, theta))
 

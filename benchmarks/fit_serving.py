@@ -47,10 +47,10 @@ class Point(NamedTuple):
 
 def main(path: Path) -> None:
     points = points_of(path)
-    dense = [point for point in points if not point.served.model.has_experts]
+    dense = dense_of(points)
     fitted = fit_steps(dense)
     print(f"sort {fitted[0]:.2f} ns an entry and {fitted[1]:.0f} bytes a logit, {fitted[2]:.0f} us of the host exposed")
-    left_out = _left_out(points, dense)
+    left_out = _left_out(points)
     front_end = _fit_front_end(points, fitted)
     print(f"front end {front_end[0] / US:.0f} us and {front_end[1] / US:.1f} us for each request that streams")
     _write(fitted, front_end, left_out, len({point.run.id for point in dense}), len({point.run.id for point in points}))
@@ -59,6 +59,11 @@ def main(path: Path) -> None:
 def points_of(path: Path) -> list[Point]:
     """The stages of a file's runs that tell."""
     return [point for run in read_runs(path) for point in _points(run)]
+
+
+def dense_of(points: Sequence[Point]) -> list[Point]:
+    """Those of models without experts."""
+    return [point for point in points if not point.served.model.has_experts]
 
 
 def _points(run: Run) -> list[Point]:
@@ -119,14 +124,14 @@ def fit_steps(points: Sequence[Point]) -> Floats:
     return np.asarray(found.x, dtype=np.float64)
 
 
-def _left_out(points: Sequence[Point], dense: Sequence[Point]) -> dict[str, dict[str, float]]:
+def _left_out(points: Sequence[Point]) -> dict[str, dict[str, float]]:
     """Prints how far each model's stages are off when the fit has not seen it, and returns it."""
     print(f"{'left out':50}{'stages':>7}{'median %':>10}{'MAPE %':>8}{'bias %':>8}")
     every: list[float] = []
     table = {}
     for name in sorted({point.run.model for point in points}):
         unseen = [point for point in points if point.run.model == name]
-        theta = fit_steps([point for point in dense if point.run.model != name])
+        theta = fit_steps(dense_of([point for point in points if point.run.model != name]))
         errors = 100 * np.expm1(log_errors(unseen, theta))
         every += list(errors)
         table[name] = _sizes(list(errors))

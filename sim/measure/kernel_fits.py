@@ -88,9 +88,7 @@ EXPERTS = (
     Parameter("padded_rows", "padded_rows", start=10.0, least=0.0),
 )
 SORTING = Parameter("token_s", "token_ns", NS, 10.0, 0.0)  # told by experts of several sizes
-LARGE_TILES = Parameter(
-    "large_tile_reads", "large_tile_reads", start=0.2, least=0.0
-)  # told where small ones are faster
+LARGE_TILES = Parameter("large_tile_reads", "large_tile_reads", start=0.2, least=0.0)  # told where small ones differ
 SOFTMAX = Parameter("softmax_dims", "softmax_dims", start=150.0, least=0.0)  # told by heads of several sizes
 DECODE = (
     COMPUTE._replace(start=0.1),

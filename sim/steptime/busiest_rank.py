@@ -51,7 +51,7 @@ def _load(
     awake = 1 - (1 - chosen) ** tokens
     num_local = chosen.shape[-1]
     routed = _expected_most(tokens * chosen.sum(-1), tokens * (chosen * (1 - chosen)).sum(-1))
-    # its exponent was told from steps with the mean of ranks, and would be another one with their most.
+    # the exponent of `skewed` was told from steps with the mean of ranks, and would be another one with their most
     distinct = (
         float(awake.sum(-1).mean())
         if routing == "skewed"

@@ -55,9 +55,8 @@ def experts_load(tokens: float, experts: Experts, expert_routing: ExpertRouting 
 @cache
 def _load(tokens: float, num_experts: int, num_chosen: int, exponent: float, tile_rows: int) -> ExpertsLoad:
     chosen = _chosen(num_experts, num_chosen, exponent)
-    distinct = num_experts - float(((1 - chosen) ** tokens).sum())
     multiplied = float(rows_of_tiles(tokens, chosen, tile_rows).sum())
-    return ExpertsLoad(tokens, tokens * num_chosen, distinct, multiplied, tile_rows)
+    return ExpertsLoad(tokens, tokens * num_chosen, _num_awake(tokens, chosen), multiplied, tile_rows)
 
 
 def interpolated(tokens: float, load: Callable[[float], ExpertsLoad]) -> ExpertsLoad:
@@ -83,8 +82,11 @@ def expected_distinct_experts(tokens: float, experts: Experts, expert_routing: E
     """How many experts at least one of so many tokens chooses."""
     if expert_routing == "balanced":
         return min(float(experts.num_experts), tokens * experts.num_experts_per_tok)
-    idle = (1 - chosen_shares(experts.num_experts, experts.num_experts_per_tok, expert_routing)) ** tokens
-    return float(experts.num_experts - idle.sum())
+    return _num_awake(tokens, chosen_shares(experts.num_experts, experts.num_experts_per_tok, expert_routing))
+
+
+def _num_awake(tokens: float, chosen: FloatArray) -> float:
+    return len(chosen) - float(((1 - chosen) ** tokens).sum())
 
 
 def tile_rows_of(tokens: float, experts: Experts) -> int:

@@ -15,7 +15,7 @@ from sim.specs.kernels import HOPPER
 from sim.specs.model import BF16, Attention, Experts, Linear, WeightFormat
 from sim.specs.mxfp4 import B200, MXFP4
 from sim.specs.operator_fits import ComputeDtype
-from sim.steptime.expert_routing import TILES, ExpertRouting, ExpertsLoad, experts_load
+from sim.steptime.expert_routing import TILES, ExpertsLoad
 
 ACTIVATION_BYTES = 2  # bf16 between kernels
 TILE_ROWS: Final = 128
@@ -210,24 +210,12 @@ def decode_attention_s(work: DecodeAttention, context_tokens: float) -> float:
     return smooth_max(memory_s, work.compute_per_token_s * context_tokens, 3)
 
 
-def experts_s(tokens: float, experts: Experts, gpu: HardwareProfile, expert_routing: ExpertRouting = "skewed") -> float:
-    """Seconds of `experts_kernel`."""
-    return experts_kernel(tokens, experts, gpu, expert_routing).seconds
-
-
-def experts_kernel(
-    tokens: float, experts: Experts, gpu: HardwareProfile, expert_routing: ExpertRouting = "skewed"
-) -> Kernel:
-    """The routed experts of one layer as one GPU holds them; weights are read only of those that any token chose."""
-    return routed_experts(experts_load(tokens, experts, expert_routing), experts, gpu)
-
-
 EXPERTS_OVERLAP = 1.6
 """How well reading experts hides behind multiplying them, less well than with one matrix: of 1.3, 1.6 and 2, by the medians of 17 tables on shapes held out."""
 
 
 def routed_experts(load: ExpertsLoad, experts: Experts, gpu: HardwareProfile) -> Kernel:
-    """What so many tokens make of a GPU's experts."""
+    """The routed experts of one layer as one GPU holds them; weights are read only of those that any token chose."""
     if experts.weight.unpacked_first:
         unpacked = routed_experts(load, replace(experts, weight=BF16), gpu)
         all_weights = experts.num_experts * experts.num_weights_per_expert

@@ -20,6 +20,8 @@ from sim.specs.operator_fits import (
     SamplerFit,
 )
 from sim.specs.vllm import resolve_engine
+from sim.steptime.expert_routing import ExpertRouting, experts_load
+from sim.steptime.operators import routed_experts
 from sim.units import MS, NS, US
 
 FULL = Attention("full", num_heads=32, num_kv_heads=8, head_dim=128, v_head_dim=128)
@@ -106,3 +108,8 @@ def make_engine(model: ModelSpec | None = None, gpu: HardwareProfile | None = No
     """vLLM 0.21's choices for a server with at most 256 sequences and 8,192 tokens a step."""
     arguments = {"max_num_seqs": 256, "max_num_batched_tokens": 8192, **arguments}
     return resolve_engine(EngineConfig(**arguments), model or make_model(), gpu or h100(), vllm_version="0.21.0")
+
+
+def experts_s(tokens: float, experts: Experts, gpu: HardwareProfile, routing: ExpertRouting = "skewed") -> float:
+    """Seconds of so many tokens with experts of which one GPU has all, or a slice of each."""
+    return routed_experts(experts_load(tokens, experts, routing), experts, gpu).seconds

@@ -15,11 +15,10 @@ from sim.steptime.operators import (
     decode_attention,
     decode_attention_s,
     elementwise_s,
-    experts_s,
     gemm_s,
     smooth_max,
 )
-from tests.steptime.makers import FITS, FULL, faster, h100
+from tests.steptime.makers import FITS, FULL, experts_s, faster, h100
 
 US = 1e-6
 FP8 = WeightFormat("fp8", 8, 0, "fp8")

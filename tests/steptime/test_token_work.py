@@ -11,9 +11,9 @@ from sim.specs.model import BF16, Experts, Linear, ModelSpec, WeightFormat
 from sim.specs.quantization import FP8, MXFP4, NVFP4, fp8_block
 from sim.specs.vllm import resolve_engine
 from sim.steptime.links import all_reduce_s
-from sim.steptime.operators import elementwise_s, experts_s, gemm_s, served_gemm
+from sim.steptime.operators import elementwise_s, gemm_s, served_gemm
 from sim.steptime.token_work import TokenWork
-from tests.steptime.makers import h100, make_model
+from tests.steptime.makers import experts_s, h100, make_model
 
 
 def resolved(model: ModelSpec, tensor_parallel_size: int = 1) -> ResolvedEngine:
