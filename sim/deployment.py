@@ -33,6 +33,7 @@ from sim.specs.notes import engine_notes, layout_notes, ranks_notes
 from sim.specs.releases import release_for
 from sim.specs.vllm import resolve_engine
 from sim.specs.weight_offload import offloaded
+from sim.steptime.common_reads import CommonReads, common_reads
 from sim.steptime.graphs import GraphDispatch
 from sim.steptime.layerwise import HostKV, LayerwiseStepTime
 from sim.steptime.options import DEFAULT_STEP_TIMES, StepTimeOptions
@@ -71,7 +72,17 @@ class Deployment:
     @cached_property
     def config(self) -> SchedulerConfig:
         """The configuration of its scheduler."""
-        return scheduler_config(self.engine, self.plan)
+        return replace(scheduler_config(self.engine, self.plan), common_reads=self._common_reads)
+
+    @property
+    def _common_reads(self) -> CommonReads | None:
+        """How its GPU reads what decodes have in common; None where it is not told how long reading takes, or where KV is read from the host."""
+        if self.step_times.given is not None or self.host_kv is not None:
+            return None
+        engine = self.engine
+        return common_reads(
+            self.model, self.gpu, engine.tensor_parallel_size, engine.kv_cache_dtype_bytes, self.plan.stage
+        )
 
     @cached_property
     def modes(self) -> Modes:

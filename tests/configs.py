@@ -11,7 +11,7 @@ from sim.specs.models import load_model
 from sim.specs.rules import SchedulingRules
 from sim.specs.vllm import resolve_engine
 
-PLANNED = ("num_gpu_blocks", "max_model_len", "block_size", "kv_groups", "num_state_blocks")
+PLANNED = ("num_gpu_blocks", "max_model_len", "block_size", "kv_groups", "num_state_blocks", "common_reads")
 DEFAULTS = resolve_engine(EngineConfig(), load_model("Llama-3.1-8B"), load_gpu("h100-sxm"), vllm_version="0.32.0")
 ROOMY = SchedulerConfig(
     replace(DEFAULTS, rules=SchedulingRules(), prefix_cache_retention_interval=DENSELY),

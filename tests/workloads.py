@@ -15,6 +15,7 @@ from sim.engine.config import KVGroup, SchedulerConfig
 from sim.engine.content import output_id, private_prompt_id
 from sim.specs.arguments import DENSELY
 from sim.specs.releases import PRIORITY_SINCE, parse_version, release_for, unknown_arguments
+from sim.steptime.common_reads import CommonReads
 from sim.workload.prefixes import blocks
 from sim.workload.trace import Segment, Trace
 from tests.configs import changed, scheduler_config
@@ -78,6 +79,8 @@ step_times = st.builds(
     RecordedStepTime, base_ns=st.integers(1, 20), per_token_ns=st.integers(0, 3), per_ctx_ns=st.integers(0, 2)
 )
 
+COMMON_READS = st.sampled_from((None, CommonReads(num_at_once=1.5, most=0.5), CommonReads(num_at_once=4.0, most=0.3)))
+
 VERSIONS = (
     "0.33.0",
     "0.32.0",
@@ -110,6 +113,7 @@ def tight_config(draw: st.DrawFn, trace: Trace, *, least_spare: int, **arguments
         max_num_seqs=draw(st.integers(1, 6)),
         max_num_batched_tokens=draw(st.integers(16, 60)),
         rules=release_for(draw(st.sampled_from(("0.33.0", "0.32.0")))).rules,
+        common_reads=draw(COMMON_READS),
         **{name: draw(values) for name, values in arguments.items()},
     )
 
@@ -223,6 +227,7 @@ def configs(
         async_scheduling=draw(st.booleans()),
         kv_groups=groups,
         prefix_cache_retention_interval=draw(intervals(groups, block_size)),
+        common_reads=draw(COMMON_READS),
         **draw(limits()),
     )
     version = draw(st.sampled_from(versions))

@@ -1,5 +1,6 @@
 """The batch that one scheduling pass puts together."""
 
+from sim.engine.decodes import Decodes
 from sim.engine.request import Request, admission_order
 from sim.steptime.protocol import StepShape, shape_of
 
@@ -65,14 +66,15 @@ class Batch:
         """Requests with tokens in this step."""
         return self.num_decodes + len(self.chunks) + len(self.wasted)
 
-    def close(self, decode_context_tokens: int) -> None:
-        """Set `shape`, which tells the step-time model the work of the step; None if there is none.
+    def close(self, decodes: Decodes) -> None:
+        """Set `shape`, which tells the step-time model the work of the step of these decodes; None if there is none.
 
-        `decode_context_tokens` is the sum of the decodes' contexts after the step. As in vLLM's kernels, a chunk of one
-        token counts as a decode.
+        As in vLLM's kernels, a chunk of one token counts as a decode.
         """
         num_decodes = num_sampled = num_tokens = self.num_decodes
+        decode_context_tokens = 0
         chunks = []
+        others: list[Request] = []
         rows = sorted(self.chunks + self.wasted, key=_scheduling_order) if self.wasted else self.chunks
         for chunk in rows:
             num_sampled += chunk.samples
@@ -82,5 +84,7 @@ class Batch:
             else:
                 num_decodes += 1
                 decode_context_tokens += chunk.num_computed_before + 1
+                others.append(chunk.request)
         if num_tokens:
+            decode_context_tokens += decodes.context_sum_beside(self.step, others)
             self.shape = shape_of(num_decodes, decode_context_tokens, tuple(chunks), num_sampled)

@@ -8,6 +8,7 @@ from sim.memory.plan import MemoryPlan
 from sim.specs.arguments import DENSELY
 from sim.specs.engine import ResolvedEngine
 from sim.specs.model import ceil_div
+from sim.steptime.common_reads import CommonReads
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class SchedulerConfig:
     """The resolved arguments, and what the memory plan made of the cache: `num_gpu_blocks` includes the null block.
 
     What a scheduler's flag is called in `engine`, it is called in vLLM. `max_model_len` is the plan's. Without prefix caching a request keeps its states
-    in `num_state_blocks` from its admission to its end, and they are no KV group.
+    in `num_state_blocks` from its admission to its end, and they are no KV group. `common_reads`: how the GPU reads what several decodes hold, where that is asked.
     """
 
     engine: ResolvedEngine
@@ -40,6 +41,7 @@ class SchedulerConfig:
     block_size: int = 16
     kv_groups: tuple[KVGroup, ...] = (KVGroup(),)
     num_state_blocks: int = 0
+    common_reads: CommonReads | None = None
 
     @property
     def num_usable_blocks(self) -> int:

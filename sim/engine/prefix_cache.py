@@ -14,6 +14,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from sim.engine.columns import Ints
+from sim.engine.common_blocks import CommonBlocks
 from sim.engine.free_list import FreeRun
 from sim.engine.spans import Span
 
@@ -45,6 +46,8 @@ class Extent(FreeRun):
         rest.holders = self.holders.copy()
         for holder in rest.holders:
             holder.extents.insert(holder.extents.index(self) + 1, rest)
+            if holder.common is not None:
+                holder.common.split(self, rest)
         extents = self.chain.extents
         extents.insert(extents.index(self) + 1, rest)
         return rest
@@ -103,11 +106,28 @@ class Chain:
 
 
 class Held:
-    """The copies that a request holds in a KV group, of its blocks from `first` to before `end`; a window has passed those before."""
+    """The copies that a request holds in a KV group, of its blocks from `first` to before `end`; a window has passed those before.
+
+    While it decodes, `common` counts it as a reader of each of them.
+    """
 
     def __init__(self, first: int = 0) -> None:
         self.first = self.end = first
         self.extents: list[Extent] = []
+        self.common: CommonBlocks | None = None
+
+    def begin_reading(self, common: CommonBlocks) -> None:
+        """Its request decodes from now on."""
+        self.common = common
+        for extent in self.extents:
+            common.add(extent, extent.count)
+
+    def end_reading(self) -> None:
+        """It does so no more."""
+        if self.common is not None:
+            for extent in self.extents:
+                self.common.remove(extent, extent.count)
+            self.common = None
 
     def num_before(self, end: int) -> int:
         """How many of these blocks come before number `end`."""
@@ -124,6 +144,8 @@ class Held:
         extent.holders[self] = None
         self.extents.append(extent)
         self.end += extent.count
+        if self.common is not None:
+            self.common.add(extent, extent.count)
 
     def cut_off(self, end: int) -> list[Extent]:
         """Hold no more what comes before block number `end`: the extents."""
@@ -133,6 +155,8 @@ class Held:
             if extent.count > end - self.first:
                 extent.split(extent.start + end - self.first)
             self.first += extent.count
+            if self.common is not None:
+                self.common.remove(extent, extent.count)
             del extent.holders[self]
             given.append(self.extents.pop(0))
         self.first, self.end = max(self.first, end), max(self.end, end)

@@ -43,7 +43,7 @@ class Scheduler:
             self._preemption.schedule_running(batch)
         if state.waiting and not batch.preempted:
             self._admission.admit_waiting(batch)
-        batch.close(state.decodes.context_sum(step))
+        batch.close(state.decodes)
         self._advance(batch)
         return batch
 

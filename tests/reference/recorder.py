@@ -101,7 +101,6 @@ class Recorder:
     def open_log_row(
         self,
         batch: Batch,
-        shape: StepShape,
         times_s: tuple[float, float, float],
         scheduler: Scheduler,
         stages: Sequence[tuple[float, float]] = (),
@@ -117,7 +116,7 @@ class Recorder:
             "start": times_s[1],
             "end": times_s[2],
             "n": batch.num_tokens,
-            "ctx": shape.decode_context_tokens + sum(tokens + computed for tokens, computed in shape.chunks),
+            "ctx": sum(r.num_computed_before + r.num_tokens for r in batch.rows),
             "sched": [
                 [r.request.request_id, r.num_tokens, r.num_computed_before, r.num_new_blocks] for r in batch.rows
             ],

@@ -232,7 +232,7 @@ class Replica(TakesAborts):
             self._recorder.step(batch, shape, runs, self.scheduler)
         if not batch.did_nothing:
             log_row = self._recorder.open_log_row(
-                batch, shape, (now, start_s, end_s), self.scheduler, runs, [there.log_row for there in self._in_flight]
+                batch, (now, start_s, end_s), self.scheduler, runs, [there.log_row for there in self._in_flight]
             )
         self._in_flight.append(Launched(batch, start_s, end_s, log_row))
 
@@ -312,11 +312,11 @@ def refusal(modes: Modes, unfinished: Collection[Request], num_answers: int) -> 
 
 def step_shape(batch: Batch) -> StepShape:
     """What the step-time model sees of a batch."""
-    decodes = [row for row in batch.rows if row.num_tokens == 1 + row.num_drafts]
-    chunks = [row for row in batch.rows if row.num_tokens != 1 + row.num_drafts]
+    decodes = [row for row in batch.rows if row.decodes]
+    chunks = [row for row in batch.rows if not row.decodes]
     return StepShape(
         num_decodes=len(decodes),
-        decode_context_tokens=sum(row.num_computed_before + row.num_tokens for row in decodes),
+        decode_context_tokens=sum(row.num_computed_before + row.num_tokens for row in decodes) - batch.num_spared,
         chunks=tuple((row.num_tokens, row.num_computed_before) for row in chunks),
         num_sampled=sum(row.samples for row in batch.rows),
         num_drafts=sum(row.num_drafts for row in decodes),

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from sim.engine.config import SchedulerConfig
 from sim.errors import EngineCrashError
+from tests.reference.common_reads import num_spared
 from tests.reference.connector import Connector, connector
 from tests.reference.kv_cache import KVCacheManager, PrefixHit, blocks_for, prefill_end
 from tests.reference.modes import PLAIN, Modes
@@ -36,13 +37,18 @@ class ScheduledRequest(NamedTuple):
     is_padded: bool = False
     attempt: int = 0
 
+    @property
+    def decodes(self) -> bool:
+        """As vLLM's kernels see it: a token, and drafts behind it."""
+        return self.num_tokens == 1 + self.num_drafts
+
 
 @dataclass(slots=True)
 class Batch:
     """What one step runs, in scheduling order, and what the pass did on the way.
 
     Ghosts are victims whose tokens still run; nothing comes of them. `external` counts the tokens that came from
-    elsewhere within the pass.
+    elsewhere within the pass, `num_spared` those that decodes need not read from memory.
     """
 
     rows: list[ScheduledRequest]
@@ -55,6 +61,7 @@ class Batch:
     num_swapped_blocks: int = 0
     num_drafts_next: int = 0
     is_throttled: bool = False
+    num_spared: int = 0
     accepted: dict[str, int] = field(default_factory=dict)
     delivered: dict[str, int] = field(default_factory=dict)
 
@@ -584,6 +591,7 @@ class Scheduler:
                     is_padded=grant.num_padded > 0, attempt=request.attempt,
                 )
             )  # fmt: skip
+        batch.num_spared = num_spared([row.request for row in batch.rows if row.decodes], self._config)
         if batch.rows:
             self._batches_in_flight.append(batch)
         if self.connector:

@@ -346,9 +346,8 @@ class LookAhead:
             num_decodes += other.num_decodes
         if num_decodes == 0:
             return False
-        context_tokens, turn.boundaries = decodes.context_sum(at), decodes.block_boundaries.copy()
+        context_tokens, turn.boundaries = decodes.context_sum_without(at, ended), decodes.block_boundaries.copy()
         for request in ended:
-            context_tokens -= at - request.epoch
             turn.boundaries[(request.epoch + 1) % size] -= 1
         if turn.num_decodes:
             turn.count(turn.num_decodes, context_tokens)

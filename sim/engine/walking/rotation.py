@@ -8,6 +8,7 @@ sim/engine/decodes.py counts them by passes.
 from bisect import insort
 from dataclasses import replace
 
+from sim.engine.common_blocks import common_blocks
 from sim.engine.config import SchedulerConfig
 from sim.engine.decodes import Decodes
 from sim.engine.kv_cache_manager import KVCacheManager
@@ -38,8 +39,8 @@ class Slot:
 
     __slots__ = ("decodes", "last_number", "sampled_s")
 
-    def __init__(self, block_size: int) -> None:
-        self.decodes = Decodes(block_size)
+    def __init__(self, config: SchedulerConfig) -> None:
+        self.decodes = Decodes(config.block_size, common_blocks(config))
         self.sampled_s = -1.0
         self.last_number = -1
 
@@ -73,7 +74,7 @@ class Rotation:
         self._caches_prefixes = config.engine.enable_prefix_caching
         self._progress = progress
         self._connector = connector
-        self.slots = [Slot(config.block_size) for _ in range(num_stages)]
+        self.slots = [Slot(config) for _ in range(num_stages)]
         self.walked: list[Progress] = []
         self.last_call = 0
         self.num_launched = 0
@@ -239,7 +240,7 @@ class Rotation:
             if self.windows is not None and progress.request.last_pass > self.last_call:
                 self.windows.leave(progress.request, self.last_call)
         for slot in self.slots:
-            slot.decodes = Decodes(self._block_size)
+            slot.decodes = slot.decodes.without_any([progress.request for progress in counted])
         self.walked = list(running)
         self.pauses = StepCalendar()
 

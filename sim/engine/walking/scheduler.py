@@ -5,7 +5,9 @@ request as they do; so it also follows speculation, pipeline stages, adapters an
 differences: every request stops at its output length (no EOS), and encoders are not modelled.
 """
 
+from sim.engine.common_blocks import common_blocks
 from sim.engine.config import SchedulerConfig
+from sim.engine.decodes import Decodes
 from sim.engine.request import Request
 from sim.engine.walking.admission import Admission
 from sim.engine.walking.batch import Batch
@@ -40,6 +42,7 @@ class Scheduler:
         self._throttle = Throttle(self.state)
         self._connector = connector
         self._modes = modes
+        self._nobody = Decodes(config.block_size, common_blocks(config))
         self._token_budget = config.token_budget
         self._input_budget = config.engine.max_num_batched_tokens if modes.speculation else config.token_budget
         self._draft_slots = modes.speculation.num_draft_slots if modes.speculation else 0
@@ -97,8 +100,9 @@ class Scheduler:
         batch.num_drafts_next = num_drafts_next
         next_call = batch.call + self._calls_between_decodes
         num_decodes = num_sampled = batch.num_counted
-        decode_context_tokens = self._counted_context_tokens(batch) if num_decodes else 0
-        num_drafts = 0
+        decodes, at = self._counted(batch)
+        decode_context_tokens = num_drafts = 0
+        others: list[Request] = []
         chunks: list[tuple[int, int]] = []
         for row in batch.rows:
             progress, num_tokens = row.progress, row.num_tokens
@@ -126,17 +130,21 @@ class Scheduler:
                 num_decodes += 1
                 num_drafts += row.num_drafts
                 decode_context_tokens += row.num_computed_before + num_tokens
+                others.append(progress.request)
             else:
                 chunks.append((num_tokens, row.num_computed_before))
         if not batch.is_empty:
+            decode_context_tokens += decodes.context_sum_beside(at, others)
             batch.shape = shape_of(num_decodes, decode_context_tokens, tuple(chunks), num_sampled, num_drafts)
         batch.num_running, batch.num_waiting = self.state.num_running, self.state.num_waiting
         batch.num_free_blocks = self.state.num_free_blocks
 
-    def _counted_context_tokens(self, batch: Batch) -> int:
+    def _counted(self, batch: Batch) -> tuple[Decodes, int]:
+        """The decodes that are counted and not visited, and their round."""
         rotation = self.state.rotation
-        assert rotation is not None, "somebody counts"
-        return rotation.slot(batch.call).decodes.context_sum(rotation.round(batch.call))
+        if rotation is None:
+            return self._nobody, 0
+        return rotation.slot(batch.call).decodes, rotation.round(batch.call)
 
     def _tell(self, connector: Connector, batch: Batch) -> None:
         for row in batch.rows:
