@@ -3,7 +3,7 @@
 The ladder of llm-d's guides (optimized-baseline @021723b8, precise-prefix-cache-routing @0aa9f337): Qwen3-32B, each replica on two
 H100, sixteen Poisson stages after one that warms caches. Stages drain, and the rate of a stage counts its drain. Weights and engine
 arguments are those of stored versions of the guides, looked up after the default ones had missed (docs/fleet.md says by how much);
-what they leave open is as vLLM has it, in the newest version.
+what they leave open is as vLLM has it, in the version that a manifest of the guide names (@ae9f98f1).
 
 TTFTs are the engine's here and the client's there. What client and gateway add is taken from other runs, of another model on other GPUs
 (benchmarks/pulls.py: what a computed prompt of 2,064 tokens lacks, behind a router that tokenizes), and llm-d's arms are judged with it as
@@ -26,6 +26,7 @@ WORKLOAD = "workloads/guide_{}_1.yaml.in"
 LONG_QUEUES = ((20, 35), (40, 60))  # requests/s; stages of one kind, which differ little in what they ask
 SATURATED_S = 5.0  # mean TTFT; measured ones are below 0.9 or above 18 s
 TOKENIZED_S = 2e-6  # a token
+VLLM_VERSION = "0.19.1"
 PLAIN = sim.EngineConfig(tensor_parallel_size=2)
 PRECISE = sim.EngineConfig(tensor_parallel_size=2, block_size=64, gpu_memory_utilization=0.95)  # its patch-vllm.yaml
 
@@ -99,7 +100,7 @@ def replayed(folder: Path, arm: Arm, seed: int) -> list[Stage]:
         rows = [row for row in csv.DictReader(file) if row["arm"] == arm.measured]
     found = sim.simulate(
         "Qwen3-32B", "h100-sxm", folder / WORKLOAD.format(arm.guide),
-        engine=arm.engine, replicas=8, router=arm.router, seed=seed, intervals=False,
+        engine=arm.engine, vllm_version=VLLM_VERSION, replicas=8, router=arm.router, seed=seed, intervals=False,
     )  # fmt: skip
     return [
         Stage(

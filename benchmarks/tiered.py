@@ -1,7 +1,8 @@
 """KV on the GPU alone and with 200 GiB a replica on the CPU: `python -m benchmarks.tiered ../shared/fleet`.
 
 llm-d's guide tiered-prefix-cache @05126b7e: Qwen3-32B, eight replicas of two H100, prompts of 16,000 shared and 256 own tokens in
-250 groups, Poisson stages of a minute. What the guide's table leaves open is as vLLM has it, in the newest version; the router is llm-d's with
+250 groups, Poisson stages of a minute. What the guide's table leaves open is as vLLM has it, in the newest version whose memory plan has the 2,384,000 tokens of KV that the
+guide gives for the eight (0.17 to 0.19 have them to the token); the router is llm-d's with
 the guide's weights of 1 (router/single-host/tiered-prefix-cache-cpu.values.yaml @68d37a35), its scorer of prefixes on the CPU with an index of 82,000
 blocks a replica. The other index is as large as the engine's cache where llm-d knows that size, and has 31,250 blocks where it does not: which held is not known,
 so both are replayed. Nothing was fitted.
@@ -17,6 +18,7 @@ import sim
 
 MEASURED = "measured/llmd_tiered_qwen3-32b.csv"
 WORKLOAD = "workloads/guide_tiered-prefix-cache_1.yaml.in"
+VLLM_VERSION = "0.19.1"
 STAGES = (5, 10, 15, 20, 25, 30, 35, 40)  # requests a second
 RATES = (5, 10, 20, 40)  # of which the table has these
 SATURATED_S = 5.0  # mean TTFT
@@ -102,7 +104,14 @@ def simulated_stages(folder: Path, arm: Arm) -> dict[int, Figures]:
     """By rate."""
     engine = sim.EngineConfig(tensor_parallel_size=2, kv_offloading_size=arm.size_gib)
     found = sim.simulate(
-        "Qwen3-32B", "h100-sxm", folder / WORKLOAD, engine=engine, replicas=8, router=arm.router, intervals=False
+        "Qwen3-32B",
+        "h100-sxm",
+        folder / WORKLOAD,
+        engine=engine,
+        vllm_version=VLLM_VERSION,
+        replicas=8,
+        router=arm.router,
+        intervals=False,
     )
     return {
         rate: Figures(stage["total_token_throughput"], stage["mean_e2el_ms"] / 1e3, stage["mean_ttft_ms"] / 1e3)
