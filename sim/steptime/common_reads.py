@@ -1,6 +1,7 @@
 """What several decodes read in common, from the same KV blocks at the same time: an attention kernel fetches it once for all that are under way together.
 
-vLLM's kernels know nothing of common prefixes (cascade attention is off unless asked for), but blocks that were just read stand in the GPU's L2.
+vLLM's kernels know nothing of common prefixes (cascade attention is off unless asked for), but blocks that were just read stand in the GPU's L2. Deliberate differences: a prefix's readers are
+spread evenly over the decodes of a step; one share holds for all GPUs and lengths; what windows and prompts' chunks read is in common with nobody.
 """
 
 from typing import Final, NamedTuple
@@ -18,7 +19,10 @@ arXiv 2402.15220, table 3, PagedAttn and PagedAttn*, whose tables point at the s
 
 
 class CommonReads(NamedTuple):
-    """How much reading a GPU is spared that works on `num_at_once` decodes at a time: of what those have in common the share that they find `in_step`, of all that is read in common at `most` that share."""
+    """How much reading a GPU is spared that works on `num_at_once` decodes at a time.
+
+    Of what these read in common it is the share that finds them `in_step`; of all that is read in common at `most` that one.
+    """
 
     num_at_once: float
     most: float
