@@ -86,5 +86,5 @@ class Batch:
                 decode_context_tokens += chunk.num_computed_before + 1
                 others.append(chunk.request)
         if num_tokens:
-            decode_context_tokens += decodes.context_sum_beside(self.step, others)
+            decode_context_tokens += decodes.context_sum(self.step, others)
             self.shape = shape_of(num_decodes, decode_context_tokens, tuple(chunks), num_sampled)

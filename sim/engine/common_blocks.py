@@ -1,21 +1,19 @@
 """Blocks that several decodes read: counted as decodes come and go, so that a pass need not look for them."""
 
-from sim.engine.config import SchedulerConfig
 from sim.steptime.common_reads import CommonReads
 
 
 class CommonBlocks:
-    """Of one KV group, copies of contents by how many decodes hold them: those of two or more are `num_blocks`, and read `num_reads` times together."""
+    """Copies of contents of one KV group by how many decodes hold them: those of two or more are `num_blocks`, and read `num_reads` times together."""
 
-    __slots__ = ("_block_size", "_latest", "_latest_spared", "_of_gpu", "_readers", "group", "num_blocks", "num_reads")
+    __slots__ = ("_block_size", "_latest", "_latest_spared", "_of_gpu", "_readers", "num_blocks", "num_reads")
 
-    def __init__(self, of_gpu: CommonReads, group: int, block_size: int) -> None:
+    def __init__(self, of_gpu: CommonReads, block_size: int) -> None:
         self._of_gpu = of_gpu
         self._block_size = block_size
         self._readers: dict[object, int] = {}
         self._latest = (0, 0, 0)
         self._latest_spared = 0
-        self.group = group
         self.num_blocks = 0
         self.num_reads = 0
 
@@ -56,13 +54,3 @@ class CommonBlocks:
             self._latest = counts
             self._latest_spared = self._of_gpu.num_spared(num_decodes, self.num_reads * size, self.num_blocks * size)
         return self._latest_spared
-
-
-def common_blocks(config: SchedulerConfig) -> CommonBlocks | None:
-    """Of the first KV group of full attention, which is where prompts have most in common; None where requests share no blocks."""
-    if config.common_reads is None or not config.engine.enable_prefix_caching:
-        return None
-    for number, group in enumerate(config.kv_groups):
-        if group.window is None:
-            return CommonBlocks(config.common_reads, number, config.block_size)
-    return None

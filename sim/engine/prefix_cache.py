@@ -108,13 +108,14 @@ class Chain:
 class Held:
     """The copies that a request holds in a KV group, of its blocks from `first` to before `end`; a window has passed those before.
 
-    While it decodes, `common` counts it as a reader of each of them.
+    While its request decodes, `common` counts it as a reader of each of them, and `read_number` is that of the pass in which it was last looked at, if it is.
     """
 
     def __init__(self, first: int = 0) -> None:
         self.first = self.end = first
         self.extents: list[Extent] = []
         self.common: CommonBlocks | None = None
+        self.read_number = 0
 
     def begin_reading(self, common: CommonBlocks) -> None:
         """Its request decodes from now on."""

@@ -4,7 +4,7 @@ Passes are numbered; batch `s` is what pass `s` launched, and it is collected wh
 makes no decisions: admission, preemption and the scheduler do, and call the transitions.
 """
 
-from sim.engine.common_blocks import common_blocks
+from sim.engine.common_readers import common_readers
 from sim.engine.config import SchedulerConfig
 from sim.engine.decode_history import DecodeHistory
 from sim.engine.decodes import Decodes
@@ -37,7 +37,7 @@ class SchedulerState:
         self.waiting = self.policy.make_queue()
         self.running: dict[Request, None] = {}
         self.prefills: dict[Request, None] = {}
-        self.decodes = Decodes(config.block_size, common_blocks(config))
+        self.decodes = Decodes(config.block_size, common_readers(config))
         self.ended: dict[int, list[Request]] = {}
         self.unhashed: dict[Request, None] = {}
         self.windows = Windows(config, self.kv) if config.has_windows else None

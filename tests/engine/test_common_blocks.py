@@ -45,7 +45,7 @@ def test_nothing_is_in_common(engine: str, arguments: dict[str, object]) -> None
 
 
 def test_copies_are_counted_from_the_second_reader_to_the_last_but_one() -> None:
-    common = CommonBlocks(AT_ONCE, 0, block_size=4)
+    common = CommonBlocks(AT_ONCE, block_size=4)
     first, second = object(), object()
     seen = []
     for act, copies, count in (

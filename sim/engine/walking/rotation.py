@@ -8,7 +8,7 @@ sim/engine/decodes.py counts them by passes.
 from bisect import insort
 from dataclasses import replace
 
-from sim.engine.common_blocks import common_blocks
+from sim.engine.common_readers import common_readers
 from sim.engine.config import SchedulerConfig
 from sim.engine.decodes import Decodes
 from sim.engine.kv_cache_manager import KVCacheManager
@@ -40,7 +40,7 @@ class Slot:
     __slots__ = ("decodes", "last_number", "sampled_s")
 
     def __init__(self, config: SchedulerConfig) -> None:
-        self.decodes = Decodes(config.block_size, common_blocks(config))
+        self.decodes = Decodes(config.block_size, common_readers(config))
         self.sampled_s = -1.0
         self.last_number = -1
 

@@ -5,7 +5,7 @@ request as they do; so it also follows speculation, pipeline stages, adapters an
 differences: every request stops at its output length (no EOS), and encoders are not modelled.
 """
 
-from sim.engine.common_blocks import common_blocks
+from sim.engine.common_readers import common_readers
 from sim.engine.config import SchedulerConfig
 from sim.engine.decodes import Decodes
 from sim.engine.request import Request
@@ -42,7 +42,7 @@ class Scheduler:
         self._throttle = Throttle(self.state)
         self._connector = connector
         self._modes = modes
-        self._nobody = Decodes(config.block_size, common_blocks(config))
+        self._nobody = Decodes(config.block_size, common_readers(config))
         self._token_budget = config.token_budget
         self._input_budget = config.engine.max_num_batched_tokens if modes.speculation else config.token_budget
         self._draft_slots = modes.speculation.num_draft_slots if modes.speculation else 0
@@ -134,7 +134,7 @@ class Scheduler:
             else:
                 chunks.append((num_tokens, row.num_computed_before))
         if not batch.is_empty:
-            decode_context_tokens += decodes.context_sum_beside(at, others)
+            decode_context_tokens += decodes.context_sum(at, others)
             batch.shape = shape_of(num_decodes, decode_context_tokens, tuple(chunks), num_sampled, num_drafts)
         batch.num_running, batch.num_waiting = self.state.num_running, self.state.num_waiting
         batch.num_free_blocks = self.state.num_free_blocks

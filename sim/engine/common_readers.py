@@ -1,0 +1,66 @@
+"""Who reads blocks in common: decodes that are counted, and those that one pass has beside them."""
+
+from collections.abc import Sequence
+
+from sim.engine.common_blocks import CommonBlocks
+from sim.engine.config import SchedulerConfig
+from sim.engine.prefix_cache import Held
+from sim.engine.request import Request
+
+COUNTED = 0
+
+
+class CommonReaders:
+    """Of one KV group. Those that read beside the counted ones are looked at in each pass, but what they hold only when they come and go."""
+
+    __slots__ = ("_beside", "_common", "_group", "_number")
+
+    def __init__(self, common: CommonBlocks, group: int) -> None:
+        self._common = common
+        self._group = group
+        self._beside: list[Held] = []
+        self._number = COUNTED
+
+    def begin(self, request: Request) -> None:
+        """It is counted from now on."""
+        if request.keyed is not None:
+            self._read(request.keyed.held[self._group], COUNTED)
+
+    def end(self, request: Request) -> None:
+        """It is counted no more."""
+        if request.keyed is not None:
+            request.keyed.held[self._group].end_reading()
+
+    def _read(self, held: Held, number: int) -> None:
+        if held.common is not self._common:
+            held.end_reading()
+            held.begin_reading(self._common)
+        held.read_number = number
+
+    def num_spared(self, num_decodes: int, others: Sequence[Request] = ()) -> int:
+        """Tokens that so many decodes need not read from memory: those that are counted, and these others and nobody else beside them."""
+        if others or self._beside:
+            self._put_beside(others)
+        return self._common.num_spared(num_decodes)
+
+    def _put_beside(self, others: Sequence[Request]) -> None:
+        self._number += 1
+        before, self._beside = self._beside, []
+        for request in others:
+            if request.keyed is not None:
+                held = request.keyed.held[self._group]
+                self._read(held, self._number)
+                self._beside.append(held)
+        for held in before:
+            if held.common is self._common and COUNTED < held.read_number < self._number:
+                held.end_reading()
+
+
+def common_readers(config: SchedulerConfig) -> CommonReaders | None:
+    """Of the first KV group of full attention, which is where prompts have most in common; None where requests share no blocks."""
+    if config.common_reads is None or not config.engine.enable_prefix_caching:
+        return None
+    for number, group in enumerate(config.kv_groups):
+        if group.window is None:
+            return CommonReaders(CommonBlocks(config.common_reads, config.block_size), number)
+    return None
