@@ -4,9 +4,21 @@ from sim.steptime.common_reads import CommonReads
 
 
 class CommonBlocks:
-    """Copies of contents of one KV group by how many decodes hold them: those of two or more are `num_blocks`, and read `num_reads` times together."""
+    """Copies of contents of one KV group by how many decodes hold them: those of two or more are `num_blocks`, and read `num_reads` times together.
 
-    __slots__ = ("_block_size", "_latest", "_latest_spared", "_of_gpu", "_readers", "num_blocks", "num_reads")
+    `num_changes` is how often a decode began or ceased to hold one.
+    """
+
+    __slots__ = (
+        "_block_size",
+        "_latest",
+        "_latest_spared",
+        "_of_gpu",
+        "_readers",
+        "num_blocks",
+        "num_changes",
+        "num_reads",
+    )
 
     def __init__(self, of_gpu: CommonReads, block_size: int) -> None:
         self._of_gpu = of_gpu
@@ -15,10 +27,12 @@ class CommonBlocks:
         self._latest = (0, 0, 0)
         self._latest_spared = 0
         self.num_blocks = 0
+        self.num_changes = 0
         self.num_reads = 0
 
     def add(self, copies: object, count: int) -> None:
         """One more decode holds so many copies, which it shares as a whole or not at all."""
+        self.num_changes += 1
         num_readers = self._readers.get(copies, 0) + 1
         self._readers[copies] = num_readers
         if num_readers == 2:
@@ -29,6 +43,7 @@ class CommonBlocks:
 
     def remove(self, copies: object, count: int) -> None:
         """One decode fewer."""
+        self.num_changes += 1
         num_readers = self._readers[copies] - 1
         if num_readers:
             self._readers[copies] = num_readers

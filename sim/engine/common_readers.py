@@ -1,24 +1,27 @@
 """Who reads blocks in common: decodes that are counted, and those that one pass has beside them."""
 
-from collections.abc import Sequence
+from typing import Final
 
 from sim.engine.common_blocks import CommonBlocks
 from sim.engine.config import SchedulerConfig
 from sim.engine.prefix_cache import Held
 from sim.engine.request import Request
 
-COUNTED = 0
+COUNTED: Final = 0
+NOBODY: Final[list[Request]] = []
 
 
 class CommonReaders:
-    """Of one KV group. Those that read beside the counted ones are looked at in each pass, but what they hold only when they come and go."""
+    """Of one KV group. Those that read beside the counted ones are looked at again only when somebody comes, goes or takes hold of more."""
 
-    __slots__ = ("_beside", "_common", "_group", "_number")
+    __slots__ = ("_beside", "_common", "_group", "_num_changes", "_number", "_others")
 
     def __init__(self, common: CommonBlocks, group: int) -> None:
         self._common = common
         self._group = group
+        self._others = NOBODY
         self._beside: list[Held] = []
+        self._num_changes = 0
         self._number = COUNTED
 
     def begin(self, request: Request) -> None:
@@ -37,13 +40,14 @@ class CommonReaders:
             held.begin_reading(self._common)
         held.read_number = number
 
-    def num_spared(self, num_decodes: int, others: Sequence[Request] = ()) -> int:
+    def num_spared(self, num_decodes: int, others: list[Request] = NOBODY) -> int:
         """Tokens that so many decodes need not read from memory: those that are counted, and these others and nobody else beside them."""
-        if others or self._beside:
+        if others != self._others or self._common.num_changes != self._num_changes:
             self._put_beside(others)
+            self._others, self._num_changes = others, self._common.num_changes
         return self._common.num_spared(num_decodes)
 
-    def _put_beside(self, others: Sequence[Request]) -> None:
+    def _put_beside(self, others: list[Request]) -> None:
         self._number += 1
         before, self._beside = self._beside, []
         for request in others:

@@ -9,7 +9,7 @@ Every decode advances by one token a pass, so that no request needs an update. I
 
 from collections.abc import Sequence
 
-from sim.engine.common_readers import CommonReaders
+from sim.engine.common_readers import NOBODY, CommonReaders
 from sim.engine.request import Request
 from sim.engine.step_calendar import StepCalendar, occurrences
 
@@ -56,7 +56,7 @@ class Decodes:
             self._uncount(request)
         return ending
 
-    def context_sum(self, step: int, others: Sequence[Request] = ()) -> int:
+    def context_sum(self, step: int, others: list[Request] = NOBODY) -> int:
         """Sum of the decodes' contexts after pass `step`, in tokens, as far as they are read from memory; these others, whose contexts do not count, read beside them."""
         context_sum = self.count * step - self.epoch_sum
         if self.readers is None:
