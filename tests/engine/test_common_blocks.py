@@ -3,7 +3,13 @@
 import pytest
 
 from sim.engine.common_blocks import CommonBlocks
+from sim.engine.common_readers import CommonReaders
 from sim.engine.config import KVGroup
+from sim.engine.decodes import Decodes
+from sim.engine.keyed_blocks import KeyedBlocks
+from sim.engine.prefix_cache import PrefixCache
+from sim.engine.request import Request
+from sim.engine.spans import Span
 from sim.steptime.common_reads import CommonReads
 from tests.engines import ENGINES
 from tests.makers import ONE_SECOND, Ask, make_config, make_trace, replay
@@ -61,3 +67,70 @@ def test_copies_are_counted_from_the_second_reader_to_the_last_but_one() -> None
         act(copies, count)
         seen.append((common.num_blocks, common.num_reads, common.num_spared(3)))
     assert seen == [(0, 0, 0), (5, 10, 20), (5, 15, 40), (5, 15, 40), (7, 19, 48), (7, 14, 28), (2, 4, 8), (0, 0, 0)]
+
+
+def sharing(*names: str) -> list[Request]:
+    """Requests that hold the same two blocks of four tokens and decode from pass 1 on, the 9th token."""
+    cache, requests = PrefixCache(), []
+    for name in names:
+        request = Request(0, name, 0.0, 8, 5)
+        request.keyed = keyed = KeyedBlocks([Span(0, 7, 2)], [0])
+        request.epoch, request.last_pass = -8, 4
+        for piece in cache.match(keyed.spans, 0, 2):
+            keyed.held[0].put_behind(piece.extent)
+        cache.register(keyed.spans, keyed.held[0], 2)
+        requests.append(request)
+    return requests
+
+
+def decodes_of_a_gpu() -> Decodes:
+    return Decodes(4, CommonReaders(CommonBlocks(AT_ONCE, block_size=4), 0))
+
+
+def test_a_sum_without_some_is_that_once_they_have_left() -> None:
+    """Three read 8 of 9 tokens in common, then two of them, then one by itself; nobody has left before."""
+    decodes, requests = decodes_of_a_gpu(), sharing("A", "B", "C")
+    for request in requests:
+        decodes.enter(request)
+    sums = [decodes.context_sum_without(1, requests[:count]) for count in (0, 1, 2, 3)]
+    assert sums == [27 - 16, 18 - 8, 9, 0]
+    assert decodes.context_sum(1) == sums[0]
+    for left, expected in zip(requests, sums[1:], strict=True):
+        decodes.leave(left)
+        assert decodes.context_sum(1) == expected
+
+
+def test_those_beside_read_while_they_are_there() -> None:
+    """A is counted; B and C read beside it in one pass, C alone in the next, nobody behind that. Contexts of others do not count."""
+    decodes, (first, second, third) = decodes_of_a_gpu(), sharing("A", "B", "C")
+    decodes.enter(first)
+    assert [decodes.context_sum(1, others) for others in ([second, third], [third], [third], [])] == [
+        9 - 16,
+        9 - 8,
+        9 - 8,
+        9,
+    ]
+
+
+def test_those_beside_one_slot_may_be_beside_another_in_the_next_pass() -> None:
+    one, other = decodes_of_a_gpu(), decodes_of_a_gpu()
+    requests = sharing("A", "B")
+    assert [one.context_sum(1, requests), other.context_sum(1, requests), one.context_sum(1, requests)] == [-8, -8, -8]
+    assert [one.context_sum(1, requests[:1]), other.context_sum(1, requests[1:])] == [0, 0]
+
+
+def test_who_is_counted_may_have_been_beside() -> None:
+    decodes, requests = decodes_of_a_gpu(), sharing("A", "B")
+    assert decodes.context_sum(0, requests) == -8
+    for request in requests:
+        decodes.enter(request)
+    assert [decodes.context_sum(1), decodes.context_sum(1)] == [18 - 8, 18 - 8]
+
+
+def test_counters_of_nobody_know_of_no_readers() -> None:
+    decodes, requests = decodes_of_a_gpu(), sharing("A", "B", "C")
+    for request in requests:
+        decodes.enter(request)
+    fresh = decodes.without_any(requests)
+    fresh.enter(requests[0])
+    assert (decodes.count, fresh.count, fresh.context_sum(1)) == (3, 1, 9)
