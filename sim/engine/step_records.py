@@ -12,7 +12,7 @@ class StepRecords:
     start_s: Floats
     end_s: Floats
     num_decodes: Ints  # requests with one scheduled token, or one and drafts behind it
-    decode_context_tokens: Ints  # sum of their contexts after the step
+    decode_context_tokens: Ints  # sum of their contexts after the step, as far as they are read from memory
     num_chunk_tokens: Ints  # tokens of all others
     num_chunks: Ints  # how many others there are
     num_sampled: Ints  # requests that get a token of the step

@@ -1,7 +1,8 @@
 """Utilization of the GPUs' peak FLOPs and bandwidth by the work that the model's tokens require.
 
 FLOPs and bytes are those of all tokens that steps computed, whatever timed the steps: no padding, no tiles, no activations
-between kernels, and what is computed again after a preemption counts again. docs/results.md has the formulas.
+between kernels, and what is computed again after a preemption counts again. Of contexts that several decodes read together, attention counts
+what is read, of FLOPs as well. docs/results.md has the formulas.
 """
 
 import itertools

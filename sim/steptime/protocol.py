@@ -27,7 +27,8 @@ class StepShape(NamedTuple):
     """One step's work, without any request in it.
 
     A request with one scheduled token, or with one and drafts behind it, is a decode; the others are chunks of
-    `(num_scheduled_tokens, num_computed_tokens before the step)`. Contexts count the tokens scheduled in this step.
+    `(num_scheduled_tokens, num_computed_tokens before the step)`. Contexts count the tokens scheduled in this step, and those of decodes
+    what is read of them: not what a GPU is spared of blocks that several have in common (common_reads.py).
     The decodes verify `num_drafts` drafts together.
     """
 
