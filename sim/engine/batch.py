@@ -84,7 +84,8 @@ class Batch:
             else:
                 num_decodes += 1
                 decode_context_tokens += chunk.num_computed_before + 1
-                others.append(chunk.request)
+                if chunk.request.keyed is not None:
+                    others.append(chunk.request)
         if num_tokens:
-            decode_context_tokens += decodes.context_sum(self.step, others)
+            decode_context_tokens += decodes.context_sum_beside(others, num_decodes, self.step)
             self.shape = shape_of(num_decodes, decode_context_tokens, tuple(chunks), num_sampled)

@@ -56,12 +56,14 @@ class Decodes:
             self._uncount(request)
         return ending
 
-    def context_sum(self, step: int, others: list[Request] = NOBODY) -> int:
-        """Sum of the decodes' contexts after pass `step`, in tokens, as far as they are read from memory; these others, whose contexts do not count, read beside them."""
+    def context_sum(self, step: int) -> int:
+        """Sum of the decodes' contexts after pass `step`, in tokens, as far as they are read from memory."""
+        return self.context_sum_beside(NOBODY, self.count, step)
+
+    def context_sum_beside(self, others: list[Request], num_decodes: int, step: int) -> int:
+        """The same where so many decode in all, of whose others these have contents that somebody else may hold; contexts of others do not count."""
         context_sum = self.count * step - self.epoch_sum
-        if self.readers is None:
-            return context_sum
-        return context_sum - self.readers.num_spared(self.count + len(others), others)
+        return context_sum if self.readers is None else context_sum - self.readers.num_spared(num_decodes, others)
 
     def context_sum_without(self, step: int, leaving: Sequence[Request]) -> int:
         """The same once these have left."""

@@ -87,6 +87,11 @@ def decodes_of_a_gpu() -> Decodes:
     return Decodes(4, CommonReaders(CommonBlocks(AT_ONCE, block_size=4), 0))
 
 
+def beside(decodes: Decodes, others: list[Request]) -> int:
+    """The sum of contexts after pass 1 with these others."""
+    return decodes.context_sum_beside(others, decodes.count + len(others), 1)
+
+
 def test_a_sum_without_some_is_that_once_they_have_left() -> None:
     """Three read 8 of 9 tokens in common, then two of them, then one by itself; nobody has left before."""
     decodes, requests = decodes_of_a_gpu(), sharing("A", "B", "C")
@@ -104,7 +109,7 @@ def test_those_beside_read_while_they_are_there() -> None:
     """A is counted; B and C read beside it in one pass, C alone in the next, nobody behind that. Contexts of others do not count."""
     decodes, (first, second, third) = decodes_of_a_gpu(), sharing("A", "B", "C")
     decodes.enter(first)
-    assert [decodes.context_sum(1, others) for others in ([second, third], [third], [third], [])] == [
+    assert [beside(decodes, others) for others in ([second, third], [third], [third], [])] == [
         9 - 16,
         9 - 8,
         9 - 8,
@@ -115,13 +120,13 @@ def test_those_beside_read_while_they_are_there() -> None:
 def test_those_beside_one_slot_may_be_beside_another_in_the_next_pass() -> None:
     one, other = decodes_of_a_gpu(), decodes_of_a_gpu()
     requests = sharing("A", "B")
-    assert [one.context_sum(1, requests), other.context_sum(1, requests), one.context_sum(1, requests)] == [-8, -8, -8]
-    assert [one.context_sum(1, requests[:1]), other.context_sum(1, requests[1:])] == [0, 0]
+    assert [beside(one, requests), beside(other, requests), beside(one, requests)] == [-8, -8, -8]
+    assert [beside(one, requests[:1]), beside(other, requests[1:])] == [0, 0]
 
 
 def test_who_is_counted_may_have_been_beside() -> None:
     decodes, requests = decodes_of_a_gpu(), sharing("A", "B")
-    assert decodes.context_sum(0, requests) == -8
+    assert beside(decodes, requests) == -8
     for request in requests:
         decodes.enter(request)
     assert [decodes.context_sum(1), decodes.context_sum(1)] == [18 - 8, 18 - 8]

@@ -130,11 +130,12 @@ class Scheduler:
                 num_decodes += 1
                 num_drafts += row.num_drafts
                 decode_context_tokens += row.num_computed_before + num_tokens
-                others.append(progress.request)
+                if progress.request.keyed is not None:
+                    others.append(progress.request)
             else:
                 chunks.append((num_tokens, row.num_computed_before))
         if not batch.is_empty:
-            decode_context_tokens += decodes.context_sum(at, others)
+            decode_context_tokens += decodes.context_sum_beside(others, num_decodes, at)
             batch.shape = shape_of(num_decodes, decode_context_tokens, tuple(chunks), num_sampled, num_drafts)
         batch.num_running, batch.num_waiting = self.state.num_running, self.state.num_waiting
         batch.num_free_blocks = self.state.num_free_blocks
