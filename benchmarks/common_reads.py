@@ -10,9 +10,9 @@ used; NVIDIA's H100 white paper has the sizes (the L2 is in two halves, each bef
 import heapq
 import random
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
-from statistics import median, quantiles
+from statistics import quantiles
 from typing import NamedTuple
 
 from sim.specs.hardware import load_gpu
@@ -50,16 +50,19 @@ class Shape(NamedTuple):
 def main() -> None:
     print("| KV heads | groups of | decodes | in common | own, up to | spared in time | in step | share |")
     print("|---|---|---|---|---|---|---|---|")
-    shares = []
-    for shape in shapes():
-        spared, in_step = spared_of(shape)
-        shares.append(spared / in_step)
-        num_decodes = shape.num_groups * shape.num_readers
+    played = [(shape, *spared_of(shape)) for shape in shapes()]
+    for shape, spared, in_step in played:
+        lengths = f"{shape.common_tokens:,} | {shape.own_tokens:,}"
         print(
-            f"| {shape.num_heads} | {shape.num_readers} | {num_decodes} | {shape.common_tokens:,} | {shape.own_tokens:,} | {spared:.0%} | {in_step:.0%} | {shares[-1]:.2f} |"
+            f"| {shape.num_heads} | {shape.num_readers} | {shape.num_groups * shape.num_readers} | {lengths} | {spared:.0%} | {in_step:.0%} | {spared / in_step:.2f} |"
         )
-    low, _, high = quantiles(shares, n=4)
-    print(f"\nshare: {median(shares):.2f} in the median, half of them {low:.2f} to {high:.2f}; IN_STEP is {low:.2f}")
+    low, middle, high = quarters(played)
+    print(f"\nshare: {middle:.2f} in the median, half of them {low:.2f} to {high:.2f}; IN_STEP is {low:.2f}")
+
+
+def quarters(played: Iterable[tuple[Shape, float, float]]) -> list[float]:
+    """Of what is spared to what would be in step: what three of four shapes reach, two and one."""
+    return quantiles([spared / in_step for _, spared, in_step in played], n=4)
 
 
 def shapes() -> Iterator[Shape]:
