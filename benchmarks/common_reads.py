@@ -93,9 +93,8 @@ def spared_of(shape: Shape) -> tuple[float, float]:
 
 def kernel_s(decodes: Sequence[Decode], num_heads: int) -> float:
     """Seconds until all multiprocessors are done; memory and the L2 serve pieces one after the other."""
-    num_splits = max(
-        1, GPU.num_sms // (len(decodes) * num_heads)
-    )  # flash decoding, where there are fewer decodes than multiprocessors
+    # flash decoding, where there are fewer decodes than multiprocessors
+    num_splits = max(1, GPU.num_sms // (len(decodes) * num_heads))
     tiles = iter(
         [
             part

@@ -22,7 +22,7 @@ from scipy.optimize import least_squares
 from sim.deployment import Deployment
 from sim.engine.records import Floats
 from sim.measure.replay import replay, serve
-from sim.measure.runs import UNKNOWN_DISTINCT_PROMPTS, OpenLoop, Run, read_runs
+from sim.measure.runs import OpenLoop, Run, read_runs
 from sim.specs.hardware import HardwareProfile, load_gpu
 from sim.steptime.protocol import StepShape
 from sim.steptime.roofline import RooflineStepTime
@@ -99,28 +99,28 @@ def _tpot_s(point: Point, theta: Floats) -> float:
     prompt_tokens = workload.prompts.shared_tokens + workload.prompts.unique_tokens
     context_tokens, tail = prompt_tokens + workload.output_tokens / 2, prompt_tokens % BLOCK or BLOCK
     count = max(1, round(point.num_decodes))
-    decode_s = model.step_s(StepShape(count, int(count * context_tokens) - _num_spared(point, count), (), count))
+    decode_s = model.step_s(StepShape(count, _tokens_read(point, count, context_tokens), (), count))
     others = max(0, count - 1)
     chunk = ((tail, prompt_tokens - tail),)
-    mixed_s = model.step_s(StepShape(others, int(others * context_tokens) - _num_spared(point, others), chunk, count))
+    mixed_s = model.step_s(StepShape(others, _tokens_read(point, others, context_tokens), chunk, count))
     share_mixed = 1 - math.exp(-point.rate_rps * point.tpot_s)
     return (1 - share_mixed) * decode_s + share_mixed * mixed_s
 
 
-def _num_spared(point: Point, num_decodes: int) -> int:
-    """Tokens that decodes next to each other need not read from memory: prompts, and what groups of them begin with, come by turns."""
+def _tokens_read(point: Point, num_decodes: int, context_tokens: float) -> int:
+    """What decodes with such contexts read from memory: prompts, and what groups of them begin with, come by turns, and are read in common."""
     workload, of_gpu = point.run.workload, point.served.config.common_reads
     assert isinstance(workload, OpenLoop), "points are of open loops"
     prompts = workload.prompts
-    distinct = prompts.distinct or UNKNOWN_DISTINCT_PROMPTS
     num_tokens = num_reads = 0
-    for length, kinds in ((prompts.shared_tokens, prompts.groups or distinct), (prompts.unique_tokens, distinct)):
+    for length, kinds in ((prompts.shared_tokens, prompts.num_groups), (prompts.unique_tokens, prompts.num_distinct)):
         readers, num_with_one_more = divmod(num_decodes, kinds)
         for count, each in ((num_with_one_more, readers + 1), (kinds - num_with_one_more, readers)):
             if each > 1:
                 num_tokens += count * length
                 num_reads += count * each * length
-    return of_gpu.num_spared(num_decodes, num_reads, num_tokens) if of_gpu and num_tokens else 0
+    num_spared = of_gpu.num_spared(num_decodes, num_reads, num_tokens) if of_gpu and num_tokens else 0
+    return int(num_decodes * context_tokens) - num_spared
 
 
 def log_errors(points: Sequence[Point], theta: Floats) -> Floats:

@@ -72,7 +72,7 @@ class Deployment:
     @cached_property
     def config(self) -> SchedulerConfig:
         """The configuration of its scheduler."""
-        return replace(scheduler_config(self.engine, self.plan), common_reads=self._common_reads)
+        return scheduler_config(self.engine, self.plan, self._common_reads)
 
     @property
     def _common_reads(self) -> CommonReads | None:

@@ -1,6 +1,7 @@
 """The batch that one scheduling pass puts together."""
 
 from sim.engine.decodes import Decodes
+from sim.engine.keyed_blocks import KeyedBlocks
 from sim.engine.request import Request, admission_order
 from sim.steptime.protocol import StepShape, shape_of
 
@@ -74,7 +75,7 @@ class Batch:
         num_decodes = num_sampled = num_tokens = self.num_decodes
         decode_context_tokens = 0
         chunks = []
-        others: list[Request] = []
+        others: list[KeyedBlocks] = []
         rows = sorted(self.chunks + self.wasted, key=_scheduling_order) if self.wasted else self.chunks
         for chunk in rows:
             num_sampled += chunk.samples
@@ -85,7 +86,7 @@ class Batch:
                 num_decodes += 1
                 decode_context_tokens += chunk.num_computed_before + 1
                 if chunk.request.keyed is not None:
-                    others.append(chunk.request)
+                    others.append(chunk.request.keyed)
         if num_tokens:
             decode_context_tokens += decodes.context_sum_beside(others, num_decodes, self.step)
             self.shape = shape_of(num_decodes, decode_context_tokens, tuple(chunks), num_sampled)

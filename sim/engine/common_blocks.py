@@ -64,7 +64,7 @@ class CommonBlocks:
         if self.num_blocks == 0:
             return 0
         counts = num_decodes, self.num_reads, self.num_blocks
-        if counts != self._latest:
+        if counts != self._latest:  # asked so often that it is a seventh of a run with prefixes otherwise
             size = self._block_size
             self._latest = counts
             self._latest_spared = self._of_gpu.num_spared(num_decodes, self.num_reads * size, self.num_blocks * size)

@@ -4,11 +4,12 @@ from typing import Final
 
 from sim.engine.common_blocks import CommonBlocks
 from sim.engine.config import SchedulerConfig
+from sim.engine.keyed_blocks import KeyedBlocks
 from sim.engine.prefix_cache import Held
 from sim.engine.request import Request
 
 COUNTED: Final = 0
-NOBODY: Final[list[Request]] = []
+NOBODY: Final[list[KeyedBlocks]] = []
 
 
 class CommonReaders:
@@ -40,21 +41,18 @@ class CommonReaders:
             held.begin_reading(self._common)
         held.read_number = number
 
-    def num_spared(self, num_decodes: int, others: list[Request] = NOBODY) -> int:
-        """Tokens that so many decodes need not read from memory: those that are counted, and these others and nobody else beside them."""
+    def num_spared(self, num_decodes: int, others: list[KeyedBlocks]) -> int:
+        """Tokens that so many decodes need not read from memory: those that are counted, and the holders of these and nobody else beside them."""
         if others != self._others or self._common.num_changes != self._num_changes:
             self._put_beside(others)
             self._others, self._num_changes = others, self._common.num_changes
         return self._common.num_spared(num_decodes)
 
-    def _put_beside(self, others: list[Request]) -> None:
+    def _put_beside(self, others: list[KeyedBlocks]) -> None:
         self._number += 1
-        before, self._beside = self._beside, []
-        for request in others:
-            if request.keyed is not None:
-                held = request.keyed.held[self._group]
-                self._read(held, self._number)
-                self._beside.append(held)
+        before, self._beside = self._beside, [keyed.held[self._group] for keyed in others]
+        for held in self._beside:
+            self._read(held, self._number)
         for held in before:
             if held.common is self._common and COUNTED < held.read_number < self._number:
                 held.end_reading()

@@ -130,7 +130,7 @@ class SchedulerConfig:
         return tuple(None if group.window is None else ahead + group.window for group in self.kv_groups)
 
 
-def scheduler_config(engine: ResolvedEngine, plan: MemoryPlan) -> SchedulerConfig:
+def scheduler_config(engine: ResolvedEngine, plan: MemoryPlan, common_reads: CommonReads | None) -> SchedulerConfig:
     """The scheduler's configuration, from the resolved engine arguments and the memory plan. Raises ConfigError where they do not go together."""
     _check_retention(engine.prefix_cache_retention_interval, plan)
     states = [group for group in plan.kv_groups if group.kind == "linear"]
@@ -138,7 +138,7 @@ def scheduler_config(engine: ResolvedEngine, plan: MemoryPlan) -> SchedulerConfi
     groups = tuple(_group(group, engine) for group in plan.kv_groups if caches or group.kind != "linear")
     num_state_blocks = 0 if caches else len(states) * engine.uniform_query_len
     return SchedulerConfig(
-        engine, plan.num_gpu_blocks, plan.max_model_len, plan.block_size, groups, num_state_blocks=num_state_blocks
+        engine, plan.num_gpu_blocks, plan.max_model_len, plan.block_size, groups, num_state_blocks, common_reads
     )
 
 

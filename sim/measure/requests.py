@@ -6,7 +6,7 @@ import numpy as np
 
 from sim.engine.records import Ints
 from sim.errors import RunsError
-from sim.measure.runs import UNKNOWN_DISTINCT_PROMPTS, ClosedLoop, OpenLoop, Requests, TraceFile, Workload
+from sim.measure.runs import ClosedLoop, OpenLoop, Requests, TraceFile, Workload
 from sim.workload.prefixes import DEFAULT_HASH_BLOCK_SIZE
 from sim.workload.readers import read_trace
 from sim.workload.trace import Trace
@@ -54,8 +54,7 @@ def _open_loop(workload: OpenLoop, rng: np.random.Generator, block_size: int) ->
     prompts, num_requests = workload.prompts, len(arrival_s)
     if not num_requests:
         raise RunsError("its stages are so short that no request arrives.")
-    distinct = prompts.distinct or UNKNOWN_DISTINCT_PROMPTS
-    groups = prompts.groups or distinct
+    distinct, groups = prompts.num_distinct, prompts.num_groups
     prompt_tokens = prompts.shared_tokens + prompts.unique_tokens
     shared = prompts.shared_tokens // block_size * block_size
     made_of = [((index % groups, shared), (groups + index, prompt_tokens - shared)) for index in range(distinct)]

@@ -45,6 +45,16 @@ class Prompts(Strict):
     unique_tokens: Count
     order: Literal["round_robin"]
 
+    @property
+    def num_distinct(self) -> int:
+        """How many there are, or are taken to be."""
+        return self.distinct or UNKNOWN_DISTINCT_PROMPTS
+
+    @property
+    def num_groups(self) -> int:
+        """How many groups; where that is unknown, each is one by itself."""
+        return self.groups or self.num_distinct
+
 
 class OpenLoop(Strict):
     """Poisson arrivals at a rate for each stage."""

@@ -89,7 +89,8 @@ def decodes_of_a_gpu() -> Decodes:
 
 def beside(decodes: Decodes, others: list[Request]) -> int:
     """The sum of contexts after pass 1 with these others."""
-    return decodes.context_sum_beside(others, decodes.count + len(others), 1)
+    keyed = [request.keyed for request in others if request.keyed is not None]
+    return decodes.context_sum_beside(keyed, decodes.count + len(others), 1)
 
 
 def test_a_sum_without_some_is_that_once_they_have_left() -> None:

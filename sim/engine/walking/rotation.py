@@ -239,8 +239,9 @@ class Rotation:
         for progress in counted:
             if self.windows is not None and progress.request.last_pass > self.last_call:
                 self.windows.leave(progress.request, self.last_call)
+        requests = [progress.request for progress in counted]
         for slot in self.slots:
-            slot.decodes = slot.decodes.without_any([progress.request for progress in counted])
+            slot.decodes = slot.decodes.without_any(requests)
         self.walked = list(running)
         self.pauses = StepCalendar()
 

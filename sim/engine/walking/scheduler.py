@@ -8,6 +8,7 @@ differences: every request stops at its output length (no EOS), and encoders are
 from sim.engine.common_readers import common_readers
 from sim.engine.config import SchedulerConfig
 from sim.engine.decodes import Decodes
+from sim.engine.keyed_blocks import KeyedBlocks
 from sim.engine.request import Request
 from sim.engine.walking.admission import Admission
 from sim.engine.walking.batch import Batch
@@ -102,7 +103,7 @@ class Scheduler:
         num_decodes = num_sampled = batch.num_counted
         decodes, at = self._counted(batch)
         decode_context_tokens = num_drafts = 0
-        others: list[Request] = []
+        others: list[KeyedBlocks] = []
         chunks: list[tuple[int, int]] = []
         for row in batch.rows:
             progress, num_tokens = row.progress, row.num_tokens
@@ -131,7 +132,7 @@ class Scheduler:
                 num_drafts += row.num_drafts
                 decode_context_tokens += row.num_computed_before + num_tokens
                 if progress.request.keyed is not None:
-                    others.append(progress.request)
+                    others.append(progress.request.keyed)
             else:
                 chunks.append((num_tokens, row.num_computed_before))
         if not batch.is_empty:
