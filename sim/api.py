@@ -334,7 +334,7 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     over n/R seconds in their own pattern, all at 0 where it is infinite. `slo` are limits such as `ttft_p99=500ms`, which add
     `request_goodput` and `slo_attainment` to the summary. `replicas` equal ones serve behind a `router`, a name or
     `{policy: llm_d, queue: 2}`, which draws from `seed`; `fleet` instead, a YAML file or what stands in one, has pools of unlike
-    ones, and may scale them, lose some and turn requests away. Replicas that are alike may share KV by a `kv_store`, such as
+    ones, and may scale them, lose some and turn requests away. Replicas may share KV by a `kv_store`, such as
     `capacity_gib=64`, or by pulls from each other, `kv_pull`. Turns of a session wait for the answer before them, and stages for the one
     before to drain, unless `open_loop`; at most `max_concurrency` requests are in flight. `users` take requests, or sessions,
     one after the other and never mind the trace's times; after an answer a `think_time` passes, in seconds or

@@ -13,10 +13,10 @@ from sim.cluster.routers.table import router_options
 from sim.cluster.sharing import Sharing
 from sim.deployment import DEFAULTS, Deployment, GpuLike, ModelLike, as_gpu, as_model, deploy
 from sim.errors import ConfigError, SimError, nearest
-from sim.handing_over import disaggregation
+from sim.handing_over import disaggregation, drafter_with_kv
 from sim.memory.transfers import ReplicaKV
 from sim.sharing import OptionsLike, sharing_of
-from sim.specs.engine import EngineConfig, ResolvedEngine
+from sim.specs.engine import EngineConfig
 from sim.specs.fleet_file import FleetFile, FleetLike, PoolBlock, TransferBlock, file_name, read_fleet
 from sim.steptime.options import DEFAULT_STEP_TIMES, StepTimeOptions
 from sim.steptime.protocol import StepTimeModel
@@ -113,17 +113,12 @@ class DeployedFleet:
             raise ConfigError(
                 f"{asked[0]} is asked for, and the fleet file says how KV is shared; leave one of them out."
             )
-        if self.is_unlike or self.dynamics or self.disaggregation:
+        if self.disaggregation:
             raise ConfigError(
-                f"{asked[0]} is simulated for one pool, of replicas that are alike, serve requests whole and stay as they are; leave"
-                " it out, or leave out the other pools, roles and what changes."
+                f"{asked[0]} is simulated for replicas that serve requests whole; leave it out, or leave out the roles."
             )
-        if self.first.lock_step:
-            raise ConfigError(
-                f"{asked[0]} is not simulated for data-parallel ranks with experts, which step together; leave it out, or use"
-                " replicas in place of data_parallel_size."
-            )
-        return replace(self, sharing=sharing_of(kv_store, kv_pull, self.first, transfer))
+        deployments = {pool.name: pool.deployment for pool in self.pools}
+        return replace(self, sharing=sharing_of(kv_store, kv_pull, deployments, transfer))
 
     def sized(self, pool: int, num_servers: int) -> "DeployedFleet":
         """The same with so many servers in one pool. Raises ConfigError where a fault is then one of no replica, or a router of no use."""
@@ -308,22 +303,12 @@ def _check_drafters(pools: Sequence[DeployedPool]) -> None:
     """As vLLM's NIXL connector does, whose two sides register the layers of model and drafter alike (nixl/metadata.py of 0.32)."""
     handing_over = [pool for pool in pools if pool.role != "both"]
     for pool in handing_over[1:]:
-        first, own = (_drafter(one.deployment.engine) for one in (handing_over[0], pool))
+        first, own = (drafter_with_kv(one.deployment.engine) for one in (handing_over[0], pool))
         if first != own:
             raise ConfigError(
                 f"{pool.name}: a drafter's KV is handed over with the model's, and vLLM refuses a transfer between engines whose drafters"
                 f" differ, got {own} and, in {handing_over[0].name}, {first}; give both the same speculative_config."
             )
-
-
-def _drafter(engine: ResolvedEngine) -> str:
-    """What drafts from a KV cache of its own; how many drafts matters where several MTP modules leave a prompt's end to the other side."""
-    config, drafts = engine.speculative_config, engine.speculation
-    if config is None or drafts is None or not drafts.keeps_kv:
-        return "no drafter with a KV cache"
-    facts = [drafts.method, config.model, "with parallel_drafting" if drafts.parallel_drafting else None]
-    facts += [f"with {drafts.num_speculative_tokens} drafts"] if drafts.num_tokens_not_kept else []
-    return " ".join(fact for fact in facts if fact)
 
 
 def _refuse_what_ifs_beside_roles(pools: Sequence[DeployedPool]) -> None:

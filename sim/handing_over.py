@@ -9,6 +9,7 @@ from sim.cluster.network import NetworkCosts
 from sim.cluster.routers.table import router_options
 from sim.errors import ConfigError
 from sim.memory.transfers import copied_bytes_per_s, transfer_parameters
+from sim.specs.engine import ResolvedEngine
 from sim.specs.fleet_file import FleetFile, TransferBlock
 from sim.specs.hardware import HardwareProfile
 from sim.units import GIGA, MS, US
@@ -56,3 +57,13 @@ def network_costs(given: TransferBlock | None, gpus: Sequence[HardwareProfile]) 
         descriptor_s=(fitted_us if asked.descriptor_us is None else asked.descriptor_us) * US,
         handshake_s=asked.handshake_s,
     )
+
+
+def drafter_with_kv(engine: ResolvedEngine) -> str:
+    """What drafts from a KV cache of its own; how many drafts matters where several MTP modules leave a prompt's end to the other side."""
+    config, drafts = engine.speculative_config, engine.speculation
+    if config is None or drafts is None or not drafts.keeps_kv:
+        return "no drafter with a KV cache"
+    facts = [drafts.method, config.model, "with parallel_drafting" if drafts.parallel_drafting else None]
+    facts += [f"with {drafts.num_speculative_tokens} drafts"] if drafts.num_tokens_not_kept else []
+    return " ".join(fact for fact in facts if fact)

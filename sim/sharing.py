@@ -9,7 +9,7 @@ from sim.cluster.options import parsed
 from sim.cluster.sharing import Sharing
 from sim.deployment import Deployment
 from sim.errors import ConfigError
-from sim.handing_over import network_costs
+from sim.handing_over import drafter_with_kv, network_costs
 from sim.memory.transfers import ReplicaKV, copied_bytes_per_s
 from sim.memory.what_ifs import alone_with_their_kv
 from sim.specs.fleet_file import TransferBlock
@@ -29,21 +29,62 @@ def pull_options(given: OptionsLike) -> PullOptions:
 
 
 def sharing_of(
-    kv_store: OptionsLike | None, kv_pull: OptionsLike | None, deployment: Deployment, transfer: TransferBlock | None
+    kv_store: OptionsLike | None,
+    kv_pull: OptionsLike | None,
+    deployments: Mapping[str, Deployment],
+    transfer: TransferBlock | None,
 ) -> Sharing | None:
-    """By a store or by pulls, if by either. Raises ConfigError for what is not simulated, and for a store without room."""
+    """By a store or by pulls, if by either, of pools by their names. Raises ConfigError for what is not simulated, and for a store without room."""
     if kv_store is not None and kv_pull is not None:
         raise ConfigError("kv_store and kv_pull are simulated one at a time; leave one of them out.")
+    gpus = [deployment.gpu for deployment in deployments.values()]
     if kv_store is not None:
         options = store_options(kv_store)
-        _check_engine("kv_store", deployment)
-        _check_store(options, deployment)
-        return StoreSharing(options, network_costs(transfer, [deployment.gpu]).bytes_per_s)
+        _check_pools("kv_store", deployments, _as_stored)
+        for deployment in deployments.values():
+            _check_store(options, deployment)
+        return StoreSharing(options, network_costs(transfer, gpus).bytes_per_s)
     if kv_pull is not None:
         pulls = pull_options(kv_pull)
-        _check_engine("kv_pull", deployment)
-        return PullSharing(pulls, network_costs(transfer, [deployment.gpu]), copied_bytes_per_s(deployment.gpu))
+        _check_pools("kv_pull", deployments, _as_pulled)
+        policy = (transfer or TransferBlock()).kv_load_failure_policy
+        copied = min(copied_bytes_per_s(gpu) for gpu in gpus)
+        return PullSharing(pulls, network_costs(transfer, gpus), copied, policy)
     return None
+
+
+def _check_pools(
+    what: str, deployments: Mapping[str, Deployment], facts_of: Callable[[Deployment], Mapping[str, object]]
+) -> None:
+    """Each by itself, and all beside the first: what is known of KV by `facts_of` has to be alike."""
+    (first, first_deployment), *others = deployments.items()
+    for deployment in deployments.values():
+        _check_engine(what, deployment)
+    expected = facts_of(first_deployment)
+    for name, deployment in others:
+        for fact, value in facts_of(deployment).items():
+            if value != expected[fact]:
+                raise ConfigError(
+                    f"{what} is for pools that keep KV alike, got {fact} {value} in {name} and {expected[fact]} in {first}; give both the"
+                    f" same, or leave {what} out."
+                )
+
+
+def _as_pulled(deployment: Deployment) -> Mapping[str, object]:
+    """In what the pools of a fleet may differ that vLLM compares as two engines meet (`compute_nixl_compatibility_hash` of
+    nixl/metadata.py, 0.33), and the size of blocks, by which requests are looked up.
+    """
+    engine = deployment.engine
+    return {
+        "block_size": deployment.plan.block_size,
+        "kv_cache_dtype": engine.kv_cache_dtype,
+        "speculative_config": drafter_with_kv(engine),
+    }
+
+
+def _as_stored(deployment: Deployment) -> Mapping[str, object]:
+    """The same, and how many GPUs share a chunk, whose key has the rank (`PoolKey` of mooncake/store/data.py, 0.33)."""
+    return {**_as_pulled(deployment), "tensor_parallel_size": deployment.engine.tensor_parallel_size}
 
 
 def _check_engine(what: str, deployment: Deployment) -> None:

@@ -137,17 +137,59 @@ def test_a_tier_is_not_beside_a_store() -> None:
         simulated(replicas=2, kv_store={}, engine=replace(SMALL, kv_offloading_size=4))
 
 
+def test_unlike_gpus_share_a_store() -> None:
+    """What one pool has computed the other loads; they have the same KV."""
+    pools = [{"name": "old", "replicas": 2}, {"name": "new", "replicas": 2, "gpu": "h200-sxm"}]
+    result = simulated(fleet={"pools": pools, "kv_store": STORE})
+    alone = [simulated(fleet={"pools": [pools[0] | {"replicas": count}], "kv_store": STORE}) for count in (1, 4)]
+    hits = [one.summary["kv_store"]["external_prefix_cache_hit_rate"] for one in (*alone, result)]
+    assert hits[0] < hits[2] == pytest.approx(hits[1], abs=0.02)
+    assert {link["replica"] for link in result.summary["kv_store"]["links"]} == {0, 1, 2, 3, None}
+
+
+def test_gpus_of_another_number_pull_from_each_other() -> None:
+    """A receiver of one GPU reads from two, each of which has half of the heads: twice the descriptors a byte."""
+    pools = [{"replicas": 2}, {"replicas": 2, "engine": {"tensor_parallel_size": 2}}]
+    result = simulated(fleet={"pools": pools, "kv_pull": {}})
+    requests = result.requests
+    pulled = requests[requests["pulled_from"] >= 0]
+    across = set(zip(pulled["pulled_from"].to_numpy() < 2, pulled["replica"].to_numpy() < 2, strict=True))
+    assert {(True, False), (False, True)} <= across
+
+
 @pytest.mark.parametrize(
-    "more",
+    ("what", "engine", "message"),
     [
-        {"pools": [{"replicas": 1}, {"replicas": 1, "gpu": "h200-sxm"}]},
-        {"pools": [{"replicas": 1}], "autoscale": {"policy": "hpa"}},
+        ("kv_store", {"tensor_parallel_size": 2}, "got tensor_parallel_size 2 in wide and 1 in first"),
+        ("kv_store", {"kv_cache_dtype": "fp8"}, "got kv_cache_dtype fp8 in wide and auto in first"),
+        ("kv_pull", {"block_size": 32}, "got block_size 32 in wide and 16 in first"),
     ],
 )
-def test_fleets_that_cannot_share_are_refused(more: dict[str, Any]) -> None:
-    """Unlike pools, and replicas that come and go."""
-    with pytest.raises(ConfigError, match="fleet: kv_store is simulated for one pool, of replicas that are alike"):
-        simulated(fleet=more | {"kv_store": {}})
+def test_pools_that_keep_kv_otherwise_share_none(what: str, engine: dict[str, Any], message: str) -> None:
+    """With what to do."""
+    pools = [{"name": "first", "replicas": 1}, {"name": "wide", "replicas": 1, "engine": engine}]
+    with pytest.raises(
+        ConfigError, match=f"fleet: {what} is for pools that keep KV alike, {message}; give both the same"
+    ):
+        simulated(fleet={"pools": pools, what: {}})
+
+
+def test_pools_with_roles_share_none() -> None:
+    """They hand KV over."""
+    pools = [{"replicas": 1, "role": "prefill"}, {"replicas": 1, "role": "decode"}]
+    with pytest.raises(ConfigError, match="fleet: kv_store is simulated for replicas that serve requests whole"):
+        simulated(fleet={"pools": pools, "kv_store": {}})
+
+
+def test_a_store_is_there_when_replicas_come_back() -> None:
+    """After the only replica is lost, all that conversations had is loaded, where it was computed."""
+    lost = {"pools": [{"replicas": 1}], "faults": [{"at_s": 20, "replica": 0, "for_s": 1}], "start_up": 5}
+    tokens = {}
+    for what, more in (("nothing", {}), ("store", {"kv_store": STORE})):
+        result = simulated(fleet=lost | more, router=None)
+        assert result.summary["completed"] == 80
+        tokens[what] = result.requests["num_cached_tokens"].sum()
+    assert tokens["store"] > 1.1 * tokens["nothing"]
 
 
 def test_windows_go_with_pulls_alone() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from functools import partial
+from typing import Any, TypeVar
 
 import simpy
 
@@ -21,12 +22,15 @@ from sim.cluster.replica import LiveReplica
 from sim.cluster.routers.router import Fleet, Router
 from sim.cluster.routers.table import router_for
 from sim.cluster.servers import Front, ServerMaker, rank_names
+from sim.cluster.shared_records import SharedRecords
 from sim.cluster.watch import Watch
 from sim.engine.driven import Core
 from sim.engine.rank_records import RankRecords
 from sim.engine.records import EngineRecords
 from sim.engine.request_source import RequestSource
 from sim.engine.request_table import RequestTable
+
+GatewayT = TypeVar("GatewayT", bound=ManagedGateway)
 
 
 class ChangingFleet:
@@ -91,7 +95,11 @@ class ChangingFleet:
         return router_for(given, self._fleet, sum((role == "prefill") == is_prefill for role in roles))
 
     def _gateway(self, watches: Mapping[int, Watch]) -> ManagedGateway:
-        return ManagedGateway(
+        return self._managed(ManagedGateway, watches)
+
+    def _managed(self, kind: type[GatewayT], watches: Mapping[int, Watch], **more: Any) -> GatewayT:
+        """A gateway of that kind before all places."""
+        return kind(
             self._env,
             self._router,
             self._places,
@@ -102,6 +110,7 @@ class ChangingFleet:
             watches=watches,
             seed=self._seed,
             kind=self._kind,
+            **more,
         )
 
     @property
@@ -198,6 +207,10 @@ class ChangingFleet:
 
     def handovers(self) -> HandoverRecords | None:
         """What was handed over between replicas; nothing here."""
+        return None
+
+    def shared(self) -> SharedRecords | None:
+        """What came of sharing KV; nothing here. To be asked for after `records`."""
         return None
 
     @property

@@ -27,20 +27,7 @@ class ChangingDisaggregatedFleet(ChangingFleet):
         self._exchange, self._desk = open_desk(
             self._env, self._plan, self.pool_of, prefills, self._source, self.idle_sleep_s
         )
-        self._answering = ManagedDisaggregatedGateway(
-            self._env,
-            self._router,
-            self._places,
-            self._source,
-            self._table,
-            desk=self._desk,
-            exchange=self._exchange,
-            admission=self._dynamics.admission,
-            recovery=self._dynamics.recovery,
-            watches=watches,
-            seed=self._seed,
-            kind=self._kind,
-        )
+        self._answering = self._managed(ManagedDisaggregatedGateway, watches, desk=self._desk, exchange=self._exchange)
         return self._answering
 
     def _front(self, place: Place) -> Front:

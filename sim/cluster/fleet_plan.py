@@ -95,7 +95,7 @@ class Disaggregation:
 class FleetPlan:
     """Pools in order: replicas are numbered from 0 through all of them. `dynamics` are what changes, if anything does.
 
-    The replicas of one pool may be `sharing` KV. Servers have a `front_end`, which shows where clients have a clock of their own.
+    Replicas that serve requests whole may be `sharing` KV. Servers have a `front_end`, which shows where clients have a clock of their own.
     """
 
     pools: tuple[Pool, ...]

@@ -1,25 +1,24 @@
 """A store of KV that all replicas share: what it holds, and what goes there and back over its link.
 
 After LMCache's and Mooncake's stores: one pool of chunks, the least recently used of which make room; what is being loaded stays.
-Deliberate differences: chunks go as a whole and by themselves, at a time of their own each; all replicas see at once what has come.
+Deliberate differences: chunks go as a whole and by themselves, at a time of their own each; all replicas see at once what has come; a replica that is
+given back still stores what it has computed.
 """
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import simpy
 
 from sim.cluster.arrivals import Process
 from sim.cluster.clock import TRANSFER, At
-from sim.cluster.gateway import Gateway
 from sim.cluster.handover_records import uses_of
 from sim.cluster.network import Network, NetworkCosts
 from sim.cluster.options import option
-from sim.cluster.parallel_sampling import ParallelSampling
-from sim.cluster.replica import LiveReplica
-from sim.cluster.routers.router import Router
+from sim.cluster.replica import LiveReplica, Replica
 from sim.cluster.shared_records import StoreRecords
-from sim.engine.request_source import RequestSource
+from sim.engine.request import Request
 from sim.engine.walking.modes import Modes
 from sim.engine.walking.stored import Moved
 from sim.memory.transfers import Load, ReplicaKV
@@ -61,12 +60,12 @@ class StoreSharing:
     def over(
         self,
         env: simpy.Environment,
-        kv: ReplicaKV,
+        kvs: Sequence[ReplicaKV],
         block_size: int,
-        num_replicas: int,
         num_requests: int,  # noqa: ARG002 - a means of sharing
     ) -> "KVStore":
-        return KVStore(self.options, Network(env, self.costs, [kv.num_gpus] * num_replicas), kv, block_size)
+        """All KV caches are alike."""
+        return KVStore(self.options, Network(env, self.costs, [kv.num_gpus for kv in kvs]), kvs[0], block_size)
 
 
 class StoredChunk:
@@ -93,22 +92,30 @@ class KVStore:
         self._block_size = block_size
         self._number = network.add_node(options.bandwidth_gb_s * GIGA)
         self._chunks: dict[int, StoredChunk] = {}
-        self._replicas: Sequence[LiveReplica] = ()
+        self._moves: dict[int, dict[Moved, simpy.Process]] = defaultdict(dict)
+        self.replicas: dict[int, LiveReplica] = {}
 
     @property
     def now_s(self) -> float:
         """By the run's clock."""
         return self._network.env.now
 
-    def connect(self, replicas: Sequence[LiveReplica]) -> None:
-        """These are all there are, by number."""
-        self._replicas = replicas
-
-    def gateway(self, env: simpy.Environment, router: Router, source: RequestSource) -> Gateway:
-        return Gateway(env, router, unable=source.unable, sampling=ParallelSampling.of(source))
-
     def modes_of(self, modes: Modes, number: int) -> Modes:
         return replace(modes, store=ReplicaStore(self, number))
+
+    def sent(self, request: Request, chosen: Replica, all_there: Iterable[Replica]) -> None:
+        """Its engine asks for what is there."""
+
+    def failed_at(self, request: Request) -> int | None:  # noqa: ARG002 - shared KV's interface
+        """Nobody fails for what the store has."""
+        return None
+
+    def lost(self, number: int) -> None:
+        for move in self._moves[number].values():
+            move.interrupt()
+
+    def gone(self, number: int) -> None:
+        """What it stores still comes."""
 
     def records(self) -> StoreRecords:
         chunk_bytes = self.chunk_blocks * self.block_bytes
@@ -155,23 +162,38 @@ class KVStore:
 
     def begin(self, moved: Moved, replica: int) -> None:
         """A load or a store begins at its start; what is stored can be loaded when it has come."""
-        chunks = [self._chunks[key] for key in moved.keys]
-        move = self._load if moved.kind == "load" else self._store
-        self._network.env.process(move(moved, chunks, replica))
+        self._moves[replica][moved] = self._network.env.process(self._move(moved, replica))
 
-    def _load(self, moved: Moved, chunks: Sequence[StoredChunk], replica: int) -> Process:
-        yield from self._move(moved, self._number, replica, moved.num_tokens // self._block_size)
-        for chunk in chunks:
-            chunk.num_users -= 1
+    def drop(self, moved: Moved) -> None:
+        """What was to be loaded may go, and what was to come has no room any more."""
+        for key in moved.keys:
+            chunk = self._chunks[key]
+            if chunk.is_ready:
+                chunk.num_users -= 1
+            else:
+                del self._chunks[key]
+
+    def _move(self, moved: Moved, replica: int) -> Process:
+        try:
+            yield from self._load(moved, replica) if moved.kind == "load" else self._store(moved, replica)
+        except simpy.Interrupt:
+            self.drop(moved)
+        finally:
+            del self._moves[replica][moved]
+
+    def _load(self, moved: Moved, replica: int) -> Process:
+        yield from self._sent(moved, self._number, replica, moved.num_tokens // self._block_size)
+        for key in moved.keys:
+            self._chunks[key].num_users -= 1
         moved.end_s = self._network.env.now
-        self._replicas[replica].wake()
+        self.replicas[replica].wake()
 
-    def _store(self, moved: Moved, chunks: Sequence[StoredChunk], replica: int) -> Process:
-        yield from self._move(moved, replica, self._number, len(chunks) * self.chunk_blocks)
-        for chunk in chunks:
-            chunk.is_ready = True
+    def _store(self, moved: Moved, replica: int) -> Process:
+        yield from self._sent(moved, replica, self._number, len(moved.keys) * self.chunk_blocks)
+        for key in moved.keys:
+            self._chunks[key].is_ready = True
 
-    def _move(self, moved: Moved, sender: int, receiver: int, num_blocks: int) -> Process:
+    def _sent(self, moved: Moved, sender: int, receiver: int, num_blocks: int) -> Process:
         env = self._network.env
         if moved.start_s > env.now:
             yield At(env, moved.start_s, TRANSFER)
@@ -204,3 +226,6 @@ class ReplicaStore:
 
     def begin(self, moved: Moved) -> None:
         self._store.begin(moved, self._number)
+
+    def drop(self, moved: Moved) -> None:
+        self._store.drop(moved)

@@ -12,7 +12,8 @@ from typing import Any
 from sim.cluster.errand import Errand
 from sim.cluster.exchange import Exchange
 from sim.cluster.handovers import Handover
-from sim.cluster.managed_gateway import NOTHING_RETURNED, ManagedGateway
+from sim.cluster.managed_gateway import NOTHING_RETURNED
+from sim.cluster.managed_transfers import TransferringGateway
 from sim.cluster.places import Address, Place, State
 from sim.cluster.prefill_desk import PrefillDesk
 from sim.cluster.routers.router import Router
@@ -21,7 +22,7 @@ from sim.engine.request import Request
 GIVEN_UP = "nobody waits for it any more"
 
 
-class ManagedDisaggregatedGateway(ManagedGateway):
+class ManagedDisaggregatedGateway(TransferringGateway):
     """Places of prefill replicas have prompts that are being computed `in_flight`, and handovers of which they `hold` the KV."""
 
     def __init__(self, *given: Any, desk: PrefillDesk, exchange: Exchange, **options: Any) -> None:
@@ -84,18 +85,8 @@ class ManagedDisaggregatedGateway(ManagedGateway):
         super().gone(place)
         self._forget(place)
 
-    def answered(self, number: int, finished: Sequence[Request]) -> None:
-        failed = {request: engine for request in finished if (engine := self._handovers.failed_at(request)) is not None}
-        super().answered(number, [request for request in finished if request not in failed])
-        for request, engine in failed.items():
-            errand = self._errands.get(request.index)
-            if errand is not None:
-                self._leave(errand)
-                errand.replica = engine
-                self._lose(errand, "its KV was lost")
-        if failed:
-            self._places.give_back_if_drained(self._places.at(number))
-            self.dispatch_soon()
+    def _failed_at(self, request: Request) -> int | None:
+        return self._handovers.failed_at(request)
 
     # -- losses ----------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""A fleet whose replicas, all alike, share KV: its engines, what they share, and its gateway."""
+"""A fleet whose replicas share KV: its engines, what they share, and its gateway."""
 
 from dataclasses import replace
 from functools import partial
@@ -6,19 +6,53 @@ from functools import partial
 import simpy
 
 from sim.cluster.engines import StepLog, engine_core, of_replica
-from sim.cluster.fleet_plan import FleetPlan
-from sim.cluster.replica import LiveReplica
-from sim.cluster.routers.router import Fleet
+from sim.cluster.fleet_plan import FleetPlan, Pool
+from sim.cluster.gateway import Gateway
+from sim.cluster.lock_step import RankCore
+from sim.cluster.parallel_sampling import ParallelSampling
+from sim.cluster.replica import LiveReplica, Replica
+from sim.cluster.routers.router import Fleet, Router
 from sim.cluster.routers.table import router_for
 from sim.cluster.shared_records import SharedRecords
+from sim.cluster.sharing import Shared
 from sim.engine.records import EngineRecords
+from sim.engine.request import Request
 from sim.engine.request_source import RequestSource
 from sim.engine.request_table import RequestTable
 from sim.engine.walking.modes import POLLING_S
 
 
+class SharingGateway(Gateway):
+    """Tells what is shared of each request that it sends."""
+
+    def __init__(self, env: simpy.Environment, router: Router, source: RequestSource, shared: Shared) -> None:
+        fit = source.fit if source.other_keys else None
+        super().__init__(env, router, unable=source.unable, fit=fit, sampling=ParallelSampling.of(source))
+        self._shared = shared
+
+    def send(self, chosen: Replica, *answers: Request) -> None:
+        self._shared.sent(answers[0], chosen, self.replicas)
+        super().send(chosen, *answers)
+
+
+def sharing_core(
+    pool: Pool,
+    shared: Shared,
+    table: RequestTable,
+    number: int,
+    *,
+    start_s: float,
+    num_keys: int,
+    idle_sleep_s: float,
+    step_log: StepLog | None = None,
+) -> RankCore:
+    """The engine of a replica of that number, which polls every `idle_sleep_s` while it waits for KV."""
+    modes = shared.modes_of(replace(pool.modes, idle_sleep_s=idle_sleep_s), number)
+    return engine_core(pool._replace(modes=modes), table, number, start_s=start_s, num_keys=num_keys, step_log=step_log)
+
+
 class SharingFleet:
-    """All replicas of a plan, live, behind `gateway`; an engine polls every `idle_sleep_s` while it waits for KV."""
+    """All replicas of a plan, live, behind `gateway`."""
 
     def __init__(
         self,
@@ -32,29 +66,37 @@ class SharingFleet:
         step_log: StepLog | None = None,
     ) -> None:
         assert plan.sharing is not None, "a fleet that shares KV"
-        (pool,) = plan.pools
-        config, numbers = pool.config, range(pool.num_replicas)
-        self._shared = plan.sharing.over(env, pool.kv, config.block_size, pool.num_replicas, len(source))
-        router = router_for(plan.router, Fleet([config] * pool.num_replicas, source, seed), pool.num_replicas)
-        self.gateway = self._shared.gateway(env, router, source)
-        modes = replace(pool.modes, idle_sleep_s=idle_sleep_s)
+        pools = [plan.pools[number] for number in plan.pool_of]
+        kvs = [pool.kv for pool in pools]
+        self._shared = plan.sharing.over(env, kvs, pools[0].config.block_size, len(source))
+        router = router_for(plan.router, Fleet([pool.config for pool in pools], source, seed), len(pools))
+        self.gateway = SharingGateway(env, router, source, self._shared)
         self._cores = [
-            engine_core(
-                pool._replace(modes=self._shared.modes_of(modes, number)),
+            sharing_core(
+                pool,
+                self._shared,
                 table,
                 number,
                 start_s=env.now,
-                num_keys=source.num_keys(),
+                num_keys=source.num_keys(plan.pool_of[number]),
+                idle_sleep_s=idle_sleep_s,
                 step_log=of_replica(step_log, number),
             )
-            for number in numbers
+            for number, pool in enumerate(pools)
         ]
         replicas = [
-            LiveReplica(env, core, number, 0, partial(self.gateway.answered, number), router.scrape_interval_s)
-            for number, core in zip(numbers, self._cores, strict=True)
+            LiveReplica(
+                env,
+                core,
+                number,
+                plan.pool_of[number],
+                partial(self.gateway.answered, number),
+                router.scrape_interval_s,
+            )
+            for number, core in enumerate(self._cores)
         ]
         self.gateway.replicas = replicas
-        self._shared.connect(replicas)
+        self._shared.replicas = dict(enumerate(replicas))
 
     def records(self) -> list[EngineRecords]:
         """Of each replica, by number; to be asked for once."""

@@ -11,6 +11,7 @@ import simpy
 from sim.cluster.arrivals import arrivals
 from sim.cluster.changing import ChangingFleet
 from sim.cluster.changing_disaggregation import ChangingDisaggregatedFleet
+from sim.cluster.changing_sharing import ChangingSharingFleet
 from sim.cluster.clients import AT_THEIR_TIMES, Ask, Clients
 from sim.cluster.disaggregated_fleet import DisaggregatedFleet
 from sim.cluster.dynamics import Dynamics
@@ -170,7 +171,9 @@ def _serve_changing(
     load: _Load, table: RequestTable, plan: FleetPlan, dynamics: Dynamics, seed: int, step_log: StepLog | None
 ) -> ClusterRecords:
     """A fleet whose replicas come and go, or whose gateway does more than to send requests on."""
-    kind = ChangingDisaggregatedFleet if plan.disaggregation else ChangingFleet
+    kind = (
+        ChangingDisaggregatedFleet if plan.disaggregation else ChangingSharingFleet if plan.sharing else ChangingFleet
+    )
     fleet = kind(load.env, plan, dynamics, load.source, table, seed, step_log)
     load.start(fleet.gateway.submit, fleet.gateway.ask)
     load.env.run()
@@ -180,6 +183,7 @@ def _serve_changing(
         fleet.pool_of,
         fleet.lives,
         fleet.handovers(),
+        fleet.shared(),
         ranks=fleet.ranks,
         server_of=fleet.server_of,
     )

@@ -1,12 +1,12 @@
 """Naive replicas that pull prefixes from each other: the gateway names who has most of a prompt, the chosen replica pulls it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from random import Random
-from typing import NamedTuple
 
 import simpy
 
-from sim.cluster.kv_pulls import PullOptions, PullSharing
+from sim.cluster.kv_pulls import PullSharing
 from sim.cluster.network import Network
 from sim.cluster.options import named
 from sim.engine.config import SchedulerConfig
@@ -25,64 +25,62 @@ from tests.reference.replica import Process, Replica
 from tests.reference.request import Request
 from tests.reference.routers import ROUTERS, Router
 
-CONSUMER = Transfers("nixl", "kv_consumer", reports_at_start=True)
 
+@dataclass(eq=False)
+class Pull:
+    """Who has so many tokens of a request, and who pulls them; `stage` is named, pulling, here (in the receiver's host memory at least) or over.
 
-class Pull(NamedTuple):
-    """Who has so many tokens of a request, and who pulls them."""
+    `is_lost`: the source is not there any more. `has_arrived`: at the receiver's GPU.
+    """
 
     source: int
     num_tokens: int
     receiver: int
+    stage: str = "named"
+    is_lost: bool = False
+    has_arrived: bool = False
+    process: simpy.Process | None = None
 
 
 class PullingGateway(Gateway):
-    """The replica with the longest cached prefix is named, the one with the shorter queue of two."""
+    """Each request is told of to the cluster before it is sent."""
 
-    def __init__(self, env: simpy.Environment, router: Router, num_unanswered: int, options: PullOptions) -> None:
+    def __init__(self, env: simpy.Environment, router: Router, num_unanswered: int) -> None:
         super().__init__(env, router, num_unanswered, None)
-        self._threshold = options.kv_recompute_threshold
-        self._from_host = options.via == "host"
-        self.pulls: dict[int, Pull] = {}
+        self.cluster: Cluster | None = None
 
     def submit(self, request: Request) -> None:
+        assert self.cluster
         number = self.router.choose(request, self.replicas) if len(self.replicas) > 1 else 0
-        held = [self.num_held(request, replica) for replica in self.replicas]
-        others = [other for other in range(len(held)) if other != number]
-        if others:
-            source = max(others, key=lambda other: (held[other], -self.replicas[other].load[0], -other))
-            if held[source] - held[number] >= max(1, self._threshold):
-                self.pulls[request.index] = Pull(source, held[source], number)
+        loads = [replica.load for replica in self.replicas]
+        self.cluster.name_source(request, number, dict(enumerate(self.replicas)), dict(enumerate(loads)))
         self.chosen[request.index] = number
         self.router.sent.append((request, number))
         self.replicas[number].submit(request)
-
-    def num_held(self, request: Request, replica: Replica) -> int:
-        """Tokens in its cache, and from host to host those behind them in its tier."""
-        hit, tier = replica.scheduler.kv.held_prefix(request), tier_of(replica.scheduler.connector)
-        return hit.num_tokens + (tier.num_stored_behind(request, hit) if self._from_host and tier else 0)
 
 
 class Pulled(Remote):
     """A connector whose loads last as long as the network takes."""
 
     def __init__(self, cluster: "Cluster", kv: KVCacheManager, config: SchedulerConfig) -> None:
-        super().__init__(CONSUMER, kv, config)
+        super().__init__(cluster.transfers, kv, config)
         self._cluster = cluster
 
     def find(self, request: Request, hit: PrefixHit) -> int | None:
-        pull = self._cluster.gateway.pulls.get(request.index)
+        pull = self._cluster.pulls.get(request)
         if pull is None or request.has_asked_remote:
             return 0
         count = pull.num_tokens - hit.num_tokens
-        return count if count >= max(1, self._cluster.threshold) else 0
+        return count if count >= self._cluster.threshold else 0
 
     def begin(self, start_s: float) -> float:
         asked = self._asked
         super().begin(start_s)
         for job in asked:
             job.end_s = None
-            self._cluster.env.process(self._cluster.pull(job, start_s))
+            pull = self._cluster.pulls[job.request]
+            pull.stage = "pulling"
+            pull.process = self._cluster.env.process(self._cluster.pull(pull, job, start_s))
         return start_s
 
     def finished(self, request: Request) -> bool:  # noqa: ARG002 - a connector's interface
@@ -90,32 +88,84 @@ class Pulled(Remote):
 
 
 class Cluster:
-    """The network, and the gateway that knows who has what."""
+    """The network, and who has what of each request; the `latest` attempt at it, by row."""
 
-    def __init__(
-        self, env: simpy.Environment, sharing: PullSharing, kv: ReplicaKV, gateway: PullingGateway, num_replicas: int
-    ) -> None:
-        self.env, self.gateway = env, gateway
-        self.threshold = sharing.options.kv_recompute_threshold
+    def __init__(self, env: simpy.Environment, sharing: PullSharing, kv: ReplicaKV, num_replicas: int) -> None:
+        self.env = env
+        self.pulls: dict[Request, Pull] = {}
+        self.latest: dict[int, Request] = {}
+        self.threshold = max(1, sharing.options.kv_recompute_threshold)
+        recomputes = sharing.kv_load_failure_policy == "recompute"
+        self.transfers = Transfers("nixl", "kv_consumer", reports_at_start=True, recomputes_failed=recomputes)
+        self.network = Network(env, sharing.costs)
         self._sharing, self._kv = sharing, kv
-        self._network = Network(env, sharing.costs)
+        self._via_host = sharing.options.via == "host"
         for _ in range(num_replicas):
-            self._network.add(kv.num_gpus)
+            self.network.add(kv.num_gpus)
 
-    def pull(self, job: Job, start_s: float) -> Process:
-        if start_s > self.env.now:
-            yield Due(self.env, start_s - self.env.now, TRANSFER)
-        pull = self.gateway.pulls[job.request.index]
+    def name_source(
+        self,
+        request: Request,
+        number: int,
+        replicas: Mapping[int, Replica],
+        loads: Mapping[int, tuple[int, int]],
+        lost: Sequence[int] = (),
+    ) -> None:
+        """The replica with the longest cached prefix, the one with the shorter queue of two; some are `lost` and seem to be there."""
+        self.latest[request.index] = request
+        held = {other: self.num_held(request, replica) for other, replica in replicas.items()}
+        others = [other for other in held if other != number]
+        if others:
+            source = max(others, key=lambda other: (held[other], -loads[other][0], -other))
+            if held[source] - held[number] >= self.threshold:
+                self.pulls[request] = Pull(source, held[source], number, is_lost=source in lost)
+
+    def num_held(self, request: Request, replica: Replica) -> int:
+        """Tokens in its cache, and from host to host those behind them in its tier."""
+        hit, tier = replica.scheduler.kv.held_prefix(request), tier_of(replica.scheduler.connector)
+        return hit.num_tokens + (tier.num_stored_behind(request, hit) if self._via_host and tier else 0)
+
+    def pull(self, pull: Pull, job: Job, start_s: float) -> Process:
+        try:
+            if start_s > self.env.now:
+                yield Due(self.env, start_s - self.env.now, TRANSFER)
+            if not pull.is_lost:
+                yield from self.moved(pull, job)
+        except simpy.Interrupt:
+            if pull.stage == "over":
+                return
+        if pull.is_lost:
+            job.request.script = replace(job.request.script, recv_fails=True)
+        job.end_s, pull.stage = self.env.now, "over"
+
+    def moved(self, pull: Pull, job: Job) -> Process:
         num_local = pull.num_tokens - job.num_tokens
-        via_host = self._sharing.options.via == "host"
-        if via_host:
+        if self._via_host:
             load = self._kv.pulled_from_host(num_local, pull.num_tokens)
         else:
             load = self._kv.pulled(num_local, pull.num_tokens, sender_gpus=self._kv.num_gpus)
-        yield from self._network.pull(pull.source, pull.receiver, load)
-        if via_host:
+        yield from self.network.pull(pull.source, pull.receiver, load)
+        pull.stage = "here"
+        if self._via_host and load.num_bytes:
             yield Due(self.env, load.num_bytes / self._kv.num_gpus / self._sharing.host_bytes_per_s, TRANSFER)
-        job.end_s = self.env.now
+        pull.has_arrived = True
+
+    def lose(self, number: int) -> None:
+        """A replica is no longer there, whose own pulls are over."""
+        for pull in self.pulls.values():
+            if pull.receiver == number and pull.stage != "over":
+                was_pulling, pull.stage = pull.stage != "named", "over"
+                if was_pulling and pull.process:
+                    pull.process.interrupt()
+        self.lose_source(number)
+        self.network.forget(number)
+
+    def lose_source(self, number: int) -> None:
+        for pull in self.pulls.values():
+            if pull.source == number and pull.stage in {"named", "pulling"}:
+                pull.is_lost = True
+                if pull.stage == "pulling" and pull.process:
+                    pull.process.interrupt()
 
 
 def simulate_pulls(
@@ -137,12 +187,18 @@ def simulate_pulls(
     requests = make_requests(trace, config, scripts)
     name, given = named("router", router)
     chooser = ROUTERS[name](trace, config, num_replicas, Random(0), given)  # noqa: S311
-    gateway = PullingGateway(env, chooser, len(let_in(requests)), sharing.options)
-    cluster = Cluster(env, sharing, kv, gateway, num_replicas)
-    modes = Modes(config.num_batches_in_flight, transfers=CONSUMER, idle_sleep_s=idle_sleep_s, speculation=speculation)
+    gateway = PullingGateway(env, chooser, len(let_in(requests)))
+    gateway.cluster = cluster = Cluster(env, sharing, kv, num_replicas)
+    modes = Modes(
+        config.num_batches_in_flight,
+        transfers=cluster.transfers,
+        idle_sleep_s=idle_sleep_s,
+        speculation=speculation,
+    )
 
     def connector(replica: Replica) -> Connector:
         kv = replica.scheduler.kv
         return beside_cpu(Pulled(cluster, kv, config), offload, kv, config)
 
-    return serve(env, config, step_time, requests, gateway, modes, num_replicas, connector), gateway.pulls
+    served = serve(env, config, step_time, requests, gateway, modes, num_replicas, connector)
+    return served, {request.index: pull for request, pull in cluster.pulls.items()}

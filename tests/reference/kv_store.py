@@ -65,6 +65,12 @@ class Store:
         for key in keys:
             self._loading.remove(key)
 
+    def lost(self, keys: Sequence[int]) -> None:
+        """They will not come."""
+        for key in keys:
+            self._coming.remove(key)
+            self._line.remove(key)
+
     def _use(self, keys: Sequence[int]) -> None:
         for key in reversed(keys):
             self._line.remove(key)
@@ -145,6 +151,11 @@ class Stored:
 
     def aborted(self, request: Request) -> None: ...
 
+    def lose(self) -> None:
+        """The engine is lost with all that it was going to ask for."""
+        for job in [*self._due, *self._offered, *self._asked]:
+            self._cluster.never(job)
+
     def reported(self, until_s: float) -> list[Job]:
         over = over_by(self._under_way, until_s)
         self._under_way = [job for job in self._under_way if job not in over]
@@ -173,21 +184,40 @@ class Cluster:
             self._network.add(kv.num_gpus)
         self._there = self._network.add_node(options.bandwidth_gb_s * 1e9)
 
+        self._moving: list[tuple[int, Job, simpy.Process]] = []
+
     def begin(self, job: Job, start_s: float, replica: int) -> None:
-        self.env.process(self._move(job, start_s, replica))
+        self._moving.append((replica, job, self.env.process(self._move(job, start_s, replica))))
+
+    def lose(self, replica: int) -> None:
+        """What is under way to it and from it."""
+        for number, _, process in self._moving:
+            if number == replica:
+                process.interrupt()
+
+    def never(self, job: Job) -> None:
+        if job.name == "load":
+            self.store.loaded(job.keys)
+        else:
+            self.store.lost(job.keys)
 
     def _move(self, job: Job, start_s: float, replica: int) -> Process:
-        if start_s > self.env.now:
-            yield Due(self.env, start_s - self.env.now, TRANSFER)
         is_load = job.name == "load"
         num_blocks = job.num_tokens // self._block_size if is_load else len(job.keys) * self.chunk_blocks
         way = (self._there, replica) if is_load else (replica, self._there)
-        yield from self._network.pull(*way, Load(num_blocks * self._block_bytes, len(job.keys)))
-        if is_load:
-            self.store.loaded(job.keys)
-            job.end_s = self.env.now
+        try:
+            if start_s > self.env.now:
+                yield Due(self.env, start_s - self.env.now, TRANSFER)
+            yield from self._network.pull(*way, Load(num_blocks * self._block_bytes, len(job.keys)))
+        except simpy.Interrupt:
+            self.never(job)
         else:
-            self.store.came(job.keys)
+            if is_load:
+                self.store.loaded(job.keys)
+                job.end_s = self.env.now
+            else:
+                self.store.came(job.keys)
+        self._moving = [moving for moving in self._moving if moving[1] is not job]
 
 
 def simulate_store(

@@ -590,13 +590,14 @@ def simulate_changing(
     seed: int = 0,
     clients: Clients = AT_THEIR_TIMES,
     modes: Modes = PLAIN,
+    kind: Callable[..., ManagedFleet] = ManagedFleet,
 ) -> ServedChanging:
-    """Every step of every replica, and every decision of the gateway. What a replica keeps goes with it."""
+    """Every step of every replica, and every decision of the gateway. What a replica keeps goes with it, unless that `kind` of fleet shares it."""
     if clients.users:
         trace = replace(trace, arrival_s=np.zeros(len(trace)))
     env = simpy.Environment(initial_time=min(0.0, float(trace.arrival_s[0])))
     requests = make_requests(trace, config)
-    fleet = ManagedFleet(env, config, pools, router, requests, dynamics, seed=seed, modes=modes)
+    fleet = kind(env, config, pools, router, requests, dynamics, seed=seed, modes=modes)
     senders = Senders(env, fleet.submit, clients.max_concurrency)
     senders.expect(let_in(requests))
     fleet.on_end = senders.tokens_back

@@ -54,6 +54,10 @@ class Store(Protocol):
         """A load or a store begins at its `start_s`; somebody sets a load's `end_s` in time, and wakes the replica."""
         ...
 
+    def drop(self, moved: Moved) -> None:
+        """One that was asked for or offered, and has not begun, never will."""
+        ...
+
 
 class Stored(Connector):
     """Stores are offered at the end of a pass and begin with the next one's batch, when what they copy has been computed."""
@@ -154,6 +158,14 @@ class Stored(Connector):
 
     def aborted(self, progress: Progress) -> None:
         """What is under way goes on."""
+
+    def lose_all(self) -> list[Transfer]:
+        """What has begun breaks off elsewhere."""
+        for moved in (*self._due, *self._offered, *self._asked):
+            self._store.drop(moved)
+        loads: list[Transfer] = [*self._asked, *self._under_way]
+        self._offered, self._due, self._asked, self._under_way = [], [], [], []
+        return loads
 
     def reported(self, until_s: float) -> list[Transfer]:
         over = over_by([*self._under_way], until_s)
