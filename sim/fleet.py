@@ -117,6 +117,11 @@ class DeployedFleet:
             raise ConfigError(
                 f"{asked[0]} is simulated for replicas that serve requests whole; leave it out, or leave out the roles."
             )
+        if any(pool.deployment.lock_step for pool in self.pools):
+            raise ConfigError(
+                f"{asked[0]} is not simulated for data-parallel ranks with experts, which step together; leave it out, or use"
+                " replicas in place of data_parallel_size."
+            )
         deployments = {pool.name: pool.deployment for pool in self.pools}
         return replace(self, sharing=sharing_of(kv_store, kv_pull, deployments, transfer))
 

@@ -10,9 +10,11 @@ from sim.cluster.sharing import Sharing
 from sim.deployment import Deployment
 from sim.errors import ConfigError
 from sim.handing_over import drafter_with_kv, network_costs
+from sim.memory.cpu_tier import HANDS_STATES_OVER_SINCE
 from sim.memory.transfers import ReplicaKV, copied_bytes_per_s
 from sim.memory.what_ifs import alone_with_their_kv
 from sim.specs.fleet_file import TransferBlock
+from sim.specs.releases import parse_version
 
 OptionsLike = str | Mapping[str, Any]
 """Options of a store or of pulls: `capacity_gib=64,lookup_ms=2`, or a mapping."""
@@ -105,21 +107,37 @@ def _check_engine(what: str, deployment: Deployment) -> None:
 
 
 def _check_store(options: StoreOptions, deployment: Deployment) -> None:
-    block_size = deployment.plan.block_size
+    engine, plan = deployment.engine, deployment.plan
     if deployment.offload is not None:
         raise ConfigError("kv_store is not simulated with kv_offloading_size; leave one of them out.")
-    if not deployment.plan.has_full_attention_alone:
+    has_states = any(group.kind == "linear" for group in plan.kv_groups)
+    if has_states and parse_version(engine.vllm_version) < parse_version(HANDS_STATES_OVER_SINCE):
         raise ConfigError(
-            "kv_store is simulated for models whose layers all have full attention, got one with sliding windows or states;"
-            " leave it out, or let replicas pull from each other with kv_pull."
+            f"kv_store is simulated for models whose layers keep states since vLLM {HANDS_STATES_OVER_SINCE}, got {engine.vllm_version}; leave"
+            " it out, or ask for a newer version."
         )
-    if options.chunk_tokens % block_size:
+    drafts = engine.speculation
+    if not plan.has_full_attention_alone and drafts is not None and drafts.doubts_last_block:
         raise ConfigError(
-            f"kv_store: chunk_tokens must be a multiple of block_size, {block_size}, got {options.chunk_tokens}."
+            f"kv_store is not simulated with speculative_config of method {drafts.method} for models with sliding windows or states, whose drafter has"
+            " the last block of a hit computed again; leave one of them out, or draft by ngram or a draft_model."
         )
-    if options.num_chunks(ReplicaKV(deployment.plan.kv_groups, deployment.engine.num_gpus), block_size) < 1:
+    _check_chunks(options, ReplicaKV(plan.kv_groups, engine.num_gpus), plan.block_size)
+
+
+def _check_chunks(options: StoreOptions, kv: ReplicaKV, block_size: int) -> None:
+    chunk_tokens = options.chunk_blocks(kv, block_size) * block_size
+    asked = chunk_tokens if options.chunk_tokens is None else options.chunk_tokens
+    if kv.is_stored_by_block and asked != block_size:
         raise ConfigError(
-            f"kv_store: capacity_gib {options.capacity_gib:g} holds no chunk of {options.chunk_tokens} tokens; raise it."
+            f"kv_store: of models with sliding windows or states a chunk is a block, as for vLLM's MooncakeStoreConnector, got chunk_tokens {asked}"
+            f" and block_size {block_size}; leave chunk_tokens out."
+        )
+    if asked != chunk_tokens:
+        raise ConfigError(f"kv_store: chunk_tokens must be a multiple of block_size, {block_size}, got {asked}.")
+    if options.num_chunks(kv, block_size) < 1:
+        raise ConfigError(
+            f"kv_store: capacity_gib {options.capacity_gib:g} holds no chunk of {chunk_tokens} tokens; raise it."
         )
 
 

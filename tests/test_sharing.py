@@ -7,6 +7,7 @@ import pytest
 
 import sim
 from sim.errors import ConfigError
+from sim.memory.transfers import ReplicaKV
 from sim.search.blueprint import Blueprint
 from sim.specs.fleet_file import read_fleet
 
@@ -192,14 +193,38 @@ def test_a_store_is_there_when_replicas_come_back() -> None:
     assert tokens["store"] > 1.1 * tokens["nothing"]
 
 
-def test_windows_go_with_pulls_alone() -> None:
-    """A store has chunks of all layers."""
-    with pytest.raises(ConfigError, match="kv_store is simulated for models whose layers all have full attention"):
-        sim.simulate("gpt-oss-20b", "h100-sxm", "multi-turn", replicas=2, kv_store={}, limit=2)
-    result = sim.simulate(
-        "gpt-oss-20b", "h100-sxm", "multi-turn", replicas=2, router="round_robin", kv_pull={}, limit=40, intervals=False
-    )
-    assert result.summary["kv_pulls"]["requests"] > 0
+@pytest.mark.parametrize(("model", "size"), [("gpt-oss-20b", 16), ("Qwen3.5-4B", 576)])
+def test_windows_and_states_are_stored_by_the_block(model: str, size: int) -> None:
+    """Of each KV group; a session's next turn finds them elsewhere."""
+    given: dict[str, Any] = {"replicas": 2, "router": "round_robin", "limit": 80, "intervals": False}
+    result = sim.simulate(model, "h100-sxm", "multi-turn", kv_store={}, **given)
+    store, deployment = result.summary["kv_store"], result.fleet.first
+    assert deployment.plan.block_size == size
+    assert store["capacity_bytes"] % ReplicaKV(deployment.plan.kv_groups, 1).bytes_per_block == 0
+    assert store["loaded_tokens"] == result.requests["num_loaded_tokens"].sum() > 0
+    assert (result.requests["num_loaded_tokens"] % size == 0).all()
+    alone = sim.simulate(model, "h100-sxm", "multi-turn", **given)
+    assert result.requests["num_cached_tokens"].sum() > alone.requests["num_cached_tokens"].sum()
+
+
+@pytest.mark.parametrize(
+    ("model", "more", "message"),
+    [
+        (
+            "gpt-oss-20b",
+            {"kv_store": {"chunk_tokens": 256}},
+            "of models with sliding windows or states a chunk is a block",
+        ),
+        ("Qwen3.5-4B", {"vllm_version": "0.28.0"}, "since vLLM 0.29, got 0.28.0; leave it out, or ask for a newer"),
+    ],
+)
+def test_stores_of_windows_and_states_are_refused_where_vllm_has_none(
+    model: str, more: dict[str, Any], message: str
+) -> None:
+    """By the rule that says so."""
+    given: dict[str, Any] = {"kv_store": {}, "replicas": 2, "limit": 2} | more
+    with pytest.raises(ConfigError, match=message):
+        sim.simulate(model, "h100-sxm", "multi-turn", **given)
 
 
 def test_ranks_of_a_server_share_nothing() -> None:

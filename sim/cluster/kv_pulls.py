@@ -1,7 +1,7 @@
 """Prefixes that a replica pulls from another one which has them, instead of computing them.
 
 After llm-d's P2P KV cache sharing (its router names a source, from a lead of so many tokens on, and of equal ones that with the shortest queue)
-and vLLM's connectors: a transfer is tried once a request, and fewer tokens than `kv_recompute_threshold` are computed
+and vLLM's connectors: a transfer is tried once a request, as it is first admitted, and fewer tokens than `kv_recompute_threshold` are computed
 (v1/nixl/pull_scheduler.py, 0.32). Beside a CPU tier an engine asks both, as vLLM's MultiConnector does, and loads from the first that has something: a pull
 where one was named, else what its own host has; from host memory a source gives what its tier has behind its cache as well. Deliberate differences: what a
 source holds is what it holds when the request arrives, and it still has that when it is asked; both thresholds are one number; and vLLM's own
@@ -166,8 +166,9 @@ class Pulls:
     # -- what engines ask, as a Peer -----------------------------------------------------------------------------------
 
     def num_tokens_elsewhere(self, request: Request) -> int:
+        """As the request is first admitted; a preempted one computes what it lacks."""
         pull = self._of.get(request)
-        return pull.num_tokens if pull and pull.process is None else 0
+        return pull.num_tokens if pull and pull.process is None and not request.num_preemptions else 0
 
     def loads_in_step(self, request: Request) -> bool:  # noqa: ARG002 - a peer's interface
         return False

@@ -24,25 +24,33 @@ from sim.engine.walking.stored import Moved
 from sim.memory.transfers import Load, ReplicaKV
 from sim.units import GIB, GIGA, MS, US
 
+CHUNK_TOKENS = 256
+
 
 @dataclass(frozen=True)
 class StoreOptions:
     """Its size and bandwidth, each way and of all replicas together; what a lookup takes, and a chunk beside its bytes.
 
-    Fewer than `min_retrieve_tokens` are computed, not loaded. A chunk of 256 tokens and 0 of these are LMCache's defaults; the
-    times are round numbers of one exchange over a network.
+    Fewer than `min_retrieve_tokens` are computed, not loaded. A chunk of 256 tokens and 0 of these are LMCache's defaults; of several KV groups a chunk
+    is a block of one, as for vLLM's MooncakeStoreConnector. The times are round numbers of one exchange over a network.
     """
 
     capacity_gib: float = option(1024.0, at_least=1e-3)
     bandwidth_gb_s: float = option(50.0, at_least=1e-3)
     lookup_ms: float = option(1.0, at_least=0, at_most=60_000)
     chunk_us: float = option(100.0, at_least=0, at_most=1e6)
-    chunk_tokens: int = option(256, at_least=1)
+    chunk_tokens: int | None = option(None, kind=int, at_least=1)
     min_retrieve_tokens: int = option(0, at_least=0)
+
+    def chunk_blocks(self, kv: ReplicaKV, block_size: int) -> int:
+        """Of a KV cache's chunks."""
+        if self.chunk_tokens is not None:
+            return self.chunk_tokens // block_size
+        return 1 if kv.is_stored_by_block else max(1, CHUNK_TOKENS // block_size)
 
     def num_chunks(self, kv: ReplicaKV, block_size: int) -> int:
         """As many as there is room for."""
-        return int(self.capacity_gib * GIB) // (self.chunk_tokens // block_size * kv.bytes_per_block)
+        return int(self.capacity_gib * GIB) // (self.chunk_blocks(kv, block_size) * kv.bytes_per_block)
 
 
 @dataclass(frozen=True)
@@ -81,7 +89,7 @@ class KVStore:
 
     def __init__(self, options: StoreOptions, network: Network, kv: ReplicaKV, block_size: int) -> None:
         """Of replicas that the network has already."""
-        self.chunk_blocks = options.chunk_tokens // block_size
+        self.chunk_blocks = options.chunk_blocks(kv, block_size)
         self.block_bytes = kv.bytes_per_block
         self.lookup_s = options.lookup_ms * MS
         self.least_tokens = options.min_retrieve_tokens
@@ -89,7 +97,6 @@ class KVStore:
         self.most_chunks = 0
         self.num_evictions = 0
         self._network = network
-        self._block_size = block_size
         self._number = network.add_node(options.bandwidth_gb_s * GIGA)
         self._chunks: dict[int, StoredChunk] = {}
         self._moves: dict[int, dict[Moved, simpy.Process]] = defaultdict(dict)
@@ -122,13 +129,10 @@ class KVStore:
         ports = uses_of(self._network.ports)
         return StoreRecords(self.num_chunks, self.most_chunks, self.num_evictions, chunk_bytes, ports)
 
-    def num_there(self, keys: Sequence[int]) -> int:
-        """How many of them are there, as a prefix."""
-        for number, key in enumerate(keys):
-            chunk = self._chunks.get(key)
-            if chunk is None or not chunk.is_ready:
-                return number
-        return len(keys)
+    def has(self, key: int) -> bool:
+        """Whether it is there, and has come."""
+        chunk = self._chunks.get(key)
+        return chunk is not None and chunk.is_ready
 
     def offer(self, keys: Sequence[int]) -> list[int]:
         """Make room for those that are not there, the first first; who is there is used."""
@@ -144,21 +148,20 @@ class KVStore:
         self.num_evictions += len(evicted)
         taken = new[: num_free + len(evicted)]
         self._chunks.update((key, StoredChunk()) for key in taken)
-        self._renew(keys)
+        self.renew(keys)
         self.most_chunks = max(self.most_chunks, len(self._chunks))
         return taken
 
-    def _renew(self, keys: Sequence[int]) -> None:
-        """A prompt's head ends up as the most recent."""
+    def renew(self, keys: Sequence[int]) -> None:
+        """They are used: a prompt's head ends up as the most recent."""
         for key in reversed(keys):
             if key in self._chunks:
                 self._chunks[key] = self._chunks.pop(key)
 
     def keep(self, keys: Sequence[int]) -> None:
-        """They stay until a load of them is over, and are used."""
+        """They stay until a load of them is over."""
         for key in keys:
             self._chunks[key].num_users += 1
-        self._renew(keys)
 
     def begin(self, moved: Moved, replica: int) -> None:
         """A load or a store begins at its start; what is stored can be loaded when it has come."""
@@ -182,22 +185,22 @@ class KVStore:
             del self._moves[replica][moved]
 
     def _load(self, moved: Moved, replica: int) -> Process:
-        yield from self._sent(moved, self._number, replica, moved.num_tokens // self._block_size)
+        yield from self._sent(moved, self._number, replica)
         for key in moved.keys:
             self._chunks[key].num_users -= 1
         moved.end_s = self._network.env.now
         self.replicas[replica].wake()
 
     def _store(self, moved: Moved, replica: int) -> Process:
-        yield from self._sent(moved, replica, self._number, len(moved.keys) * self.chunk_blocks)
+        yield from self._sent(moved, replica, self._number)
         for key in moved.keys:
             self._chunks[key].is_ready = True
 
-    def _sent(self, moved: Moved, sender: int, receiver: int, num_blocks: int) -> Process:
+    def _sent(self, moved: Moved, sender: int, receiver: int) -> Process:
         env = self._network.env
         if moved.start_s > env.now:
             yield At(env, moved.start_s, TRANSFER)
-        yield from self._network.pull(sender, receiver, Load(num_blocks * self.block_bytes, len(moved.keys)))
+        yield from self._network.pull(sender, receiver, Load(moved.num_blocks * self.block_bytes, len(moved.keys)))
 
 
 class ReplicaStore:
@@ -215,8 +218,11 @@ class ReplicaStore:
     def now_s(self) -> float:
         return self._store.now_s
 
-    def num_there(self, keys: Sequence[int]) -> int:
-        return self._store.num_there(keys)
+    def has(self, key: int) -> bool:
+        return self._store.has(key)
+
+    def renew(self, keys: Sequence[int]) -> None:
+        self._store.renew(keys)
 
     def offer(self, keys: Sequence[int]) -> Sequence[int]:
         return self._store.offer(keys)

@@ -11,12 +11,16 @@ Ranges = list[tuple[int, int]]
 
 
 class Retention:
-    """`drops`: a drafter has the last block of a hit computed again, so that prompts are gone on with one block earlier, and groups with its layers keep that block too."""
+    """`drops`: a drafter has the last block of a hit computed again, so that prompts are gone on with one block earlier, and groups with its layers keep that block too.
 
-    def __init__(self, config: SchedulerConfig, interval: int, *, drops: bool) -> None:
+    Who `knows_junctions` keeps what is needed where prompts have parted.
+    """
+
+    def __init__(self, config: SchedulerConfig, interval: int, *, drops: bool, knows_junctions: bool = True) -> None:
         self._block_size = config.block_size
         self._segment = interval // config.block_size
         self._drops = drops
+        self._knows_junctions = knows_junctions
         self._windows = [group.window for group in config.kv_groups]
         self._num_dropped = [int(drops and drops_here) for drops_here in config.drops_last_hit]
         self._keeps_before_junction = config.engine.rules.keeps_block_before_junction
@@ -61,7 +65,8 @@ class Retention:
 
     def _boundaries(self, group: int, request: Request) -> list[int]:
         """In tokens."""
-        size, prompt, junction = self._block_size, request.num_prompt_tokens, request.junction
+        size, prompt = self._block_size, request.num_prompt_tokens
+        junction = request.junction if self._knows_junctions else 0
         found = [junction] if junction else []
         if not self._drops:
             return [prompt - 1, *found]

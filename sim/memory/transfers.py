@@ -71,6 +71,11 @@ class ReplicaKV:
         return sum(n * group.bytes_per_block for n, group in zip(blocks, self.groups, strict=True)) * self.num_gpus
 
     @property
+    def is_stored_by_block(self) -> bool:
+        """Whether a store has blocks of each group by itself: all that is known of a prefix does not lie in one."""
+        return len(self.groups) > 1 or self.groups[0].window is not None
+
+    @property
     def bytes_per_block(self) -> int:
         """Of one block on all GPUs, of whichever group it serves."""
         return self.num_gpus * max(group.bytes_per_block for group in self.groups)

@@ -5,12 +5,13 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from sim.cluster.fleet_plan import FleetPlan, Pool
 from sim.cluster.kv_store import StoreOptions, StoreSharing
 from sim.cluster.shared_records import StoreRecords
+from sim.engine.config import SchedulerConfig
 from sim.engine.walking import vain_calls
 from sim.errors import ConfigError
 from sim.memory.kv_cache import KVGroup
@@ -21,6 +22,7 @@ from tests.cluster.drafts import modes_of, naive_scripts, naive_speculation
 from tests.cluster.sharing import POLLING_S, ROUTERS, Workload, served, workloads
 from tests.cluster.test_clusters_agree import assert_same_run
 from tests.cluster.test_parallel_sampling import assert_same_answers, with_n
+from tests.cluster.test_ranks_beside import revisits
 from tests.configs import scheduler_config
 from tests.conformance.case import RecordedStepTime
 from tests.engine.test_engines_agree import Telling
@@ -47,10 +49,23 @@ def stores(draw: st.DrawFn) -> tuple[int, StoreOptions]:
     return draw(st.integers(1, 2)), options
 
 
-@examples(80)
+def most_blocks(config: SchedulerConfig, chunk_blocks: int) -> int:
+    """Of several KV groups a chunk is a block."""
+    return chunk_blocks if len(config.kv_groups) == 1 and not config.has_windows else 1
+
+
+@st.composite
+def revisited(draw: st.DrawFn) -> Workload:
+    """Prompts that begin alike, which come when others have been stored."""
+    trace, config = draw(revisits(with_windows=True))
+    assume(config.engine.enable_prefix_caching)
+    return Workload(replace(trace, arrival_s=trace.arrival_s * draw(st.sampled_from((1, 20)))), config, None)
+
+
+@examples(120)
 @given(
     data=st.data(),
-    workload=workloads(),
+    workload=workloads(with_windows=True) | revisited(),
     store=stores(),
     step_time=step_times,
     num_replicas=st.integers(1, 3),
@@ -71,7 +86,7 @@ def test_replicas_that_share_a_store(
             replace(trace, segments=None), data
         )  # whose prompts repeat no answer, of which there would be several
     chunk_blocks, given_options = store
-    options = replace(given_options, chunk_tokens=chunk_blocks * config.block_size)
+    options = replace(given_options, chunk_tokens=most_blocks(config, chunk_blocks) * config.block_size)
     kv = ReplicaKV((KVGroup("full", None, 1, config.block_size, BYTES_PER_TOKEN * config.block_size // 2),), 1)
     timed = Telling(step_time)
 

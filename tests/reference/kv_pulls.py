@@ -68,7 +68,7 @@ class Pulled(Remote):
 
     def find(self, request: Request, hit: PrefixHit) -> int | None:
         pull = self._cluster.pulls.get(request)
-        if pull is None or request.has_asked_remote:
+        if pull is None or request.has_asked_remote or request.num_preemptions:
             return 0
         count = pull.num_tokens - hit.num_tokens
         return count if count >= self._cluster.threshold else 0

@@ -14,15 +14,19 @@ from sim.memory.transfers import Load, ReplicaKV
 from sim.steptime.protocol import StepTimeModel
 from sim.workload.trace import Trace
 from tests.reference.arrivals import TRANSFER, Due, arrivals
+from tests.reference.blocks import NULL_BLOCK
 from tests.reference.cluster import Gateway, Served
 from tests.reference.connector import Event, Job, over_by
 from tests.reference.front_door import answers, let_in, make_requests
-from tests.reference.kv_cache import PrefixHit
+from tests.reference.kv_cache import KVCacheManager, PrefixHit
 from tests.reference.modes import Modes, Script, Speculation, Transfers
 from tests.reference.recorder import Recorder
 from tests.reference.replica import Process, Replica
 from tests.reference.request import Request
 from tests.reference.routers import ROUTERS
+
+Key = tuple[int, int]
+"""A KV group and what a chunk of it holds."""
 
 
 class Store:
@@ -30,14 +34,14 @@ class Store:
 
     def __init__(self, num_chunks: int) -> None:
         self._room = num_chunks
-        self._line: list[int] = []
-        self._coming: list[int] = []
-        self._loading: list[int] = []
+        self._line: list[Key] = []
+        self._coming: list[Key] = []
+        self._loading: list[Key] = []
 
-    def has(self, key: int) -> bool:
+    def has(self, key: Key) -> bool:
         return key in self._line and key not in self._coming
 
-    def offer(self, keys: Sequence[int]) -> list[int]:
+    def offer(self, keys: Sequence[Key]) -> list[Key]:
         """As many of the missing ones as there is or can be made room for."""
         missing = [key for key in keys if key not in self._line]
         taken = []
@@ -50,28 +54,27 @@ class Store:
             self._line.append(key)
             self._coming.append(key)
             taken.append(key)
-        self._use([key for key in keys if key in self._line])
+        self.use([key for key in keys if key in self._line])
         return taken
 
-    def came(self, keys: Sequence[int]) -> None:
+    def came(self, keys: Sequence[Key]) -> None:
         for key in keys:
             self._coming.remove(key)
 
-    def load(self, keys: Sequence[int]) -> None:
+    def load(self, keys: Sequence[Key]) -> None:
         self._loading += keys
-        self._use(keys)
 
-    def loaded(self, keys: Sequence[int]) -> None:
+    def loaded(self, keys: Sequence[Key]) -> None:
         for key in keys:
             self._loading.remove(key)
 
-    def lost(self, keys: Sequence[int]) -> None:
+    def lost(self, keys: Sequence[Key]) -> None:
         """They will not come."""
         for key in keys:
             self._coming.remove(key)
             self._line.remove(key)
 
-    def _use(self, keys: Sequence[int]) -> None:
+    def use(self, keys: Sequence[Key]) -> None:
         for key in reversed(keys):
             self._line.remove(key)
             self._line.append(key)
@@ -80,11 +83,12 @@ class Store:
 class Stored:
     """What one engine asks of the store."""
 
-    def __init__(self, cluster: "Cluster", number: int) -> None:
+    def __init__(self, cluster: "Cluster", number: int, kv: KVCacheManager, config: SchedulerConfig) -> None:
         self.events: list[Event] = []
         self.now_s = 0.0
-        self._cluster = cluster
-        self._number = number
+        self._cluster, self._number, self._kv = cluster, number, kv
+        self._groups = config.kv_groups
+        self._leaves_one = len(config.kv_groups) > 1 or config.has_windows
         self._chunk_tokens = cluster.chunk_tokens
         self._answer_s: dict[Request, float] = {}
         self._num_stored: dict[Request, int] = {}
@@ -107,23 +111,36 @@ class Stored:
         return bool(self._asked)
 
     def find(self, request: Request, hit: PrefixHit) -> int | None:
-        first, end = hit.num_tokens // self._chunk_tokens, request.num_tokens // self._chunk_tokens
-        if first >= end:
+        most = (request.num_tokens - self._leaves_one) // self._chunk_tokens
+        if most * self._chunk_tokens <= hit.num_tokens:
             return 0
         if self.now_s < self._answer_s.setdefault(request, self.now_s + self._cluster.lookup_s):
             return None
-        there = first
-        keys = self._keys(request, end)
-        while there < end and self._cluster.store.has(keys[there]):
-            there += 1
+        there = most
+        while not all(self._cluster.store.has(key) for key in self._needed(request, 0, there)):
+            there -= 1
         num_tokens = there * self._chunk_tokens - hit.num_tokens
-        return num_tokens if there > first and num_tokens >= self._cluster.least_tokens else 0
+        return num_tokens if num_tokens >= max(1, self._cluster.least_tokens) else 0
+
+    def _needed(self, request: Request, first: int, end: int) -> list[Key]:
+        """What the token behind so many chunks looks at, by group."""
+        found = []
+        for number, group in enumerate(self._groups):
+            seen = end * self._chunk_tokens if group.window is None else group.window - 1
+            keys = self._keys(request, number, end)
+            found += [
+                key
+                for place, key in enumerate(keys)
+                if place >= first and (end - place - 1) * self._chunk_tokens < seen
+            ]
+        return found
 
     def load(self, request: Request, hit: PrefixHit, num_external: int) -> None:
         first, end = (n // self._chunk_tokens for n in (hit.num_tokens, hit.num_tokens + num_external))
         self._num_stored[request] = max(self._num_stored.get(request, 0), end)
-        keys = self._keys(request, end)[first:]
+        keys = self._needed(request, first, end)
         self._cluster.store.load(keys)
+        self._cluster.store.use(self._needed(request, 0, end))
         self._asked.append(Job(request, "load", num_tokens=num_external, keys=keys))
 
     def preempted(self, request: Request) -> None:
@@ -135,9 +152,31 @@ class Stored:
             end = min(num_tokens, request.num_prompt_tokens) // self._chunk_tokens
             if end > first:
                 self._num_stored[request] = end
-                new = self._cluster.store.offer(self._keys(request, end)[first:])
+                new = self._cluster.store.offer(
+                    [
+                        key
+                        for number in range(len(self._groups))
+                        for place, key in enumerate(self._keys(request, number, end))
+                        if place >= first and self._is_stored(request, number, place)
+                    ]
+                )
                 if new:
                     self._offered.append(Job(request, "store", keys=new))
+
+        for request, kept in self._kv.drain_states_kept().items():
+            for number, _, place in kept:
+                if place * self._chunk_tokens <= request.num_prompt_tokens:
+                    new = self._cluster.store.offer(self._keys(request, number, place)[-1:])
+                    if new:
+                        self._offered.append(Job(request, "store", keys=new))
+
+    def _is_stored(self, request: Request, number: int, place: int) -> bool:
+        """Of windows, what they need behind the same prompt; as far as it is there."""
+        group = self._groups[number]
+        if group.window is None or group.keeps_states:
+            return not group.keeps_states
+        is_there = request.block_tables[number][place] != NULL_BLOCK
+        return is_there and self._kv.is_reachable(group, place, [request.num_prompt_tokens - 1], drops=False)
 
     def begin(self, start_s: float) -> float:
         for job in [*self._due, *self._asked]:
@@ -149,7 +188,8 @@ class Stored:
     def finished(self, request: Request) -> bool:  # noqa: ARG002 - a connector's interface
         return False
 
-    def aborted(self, request: Request) -> None: ...
+    def aborted(self, request: Request) -> None:
+        self._answer_s.pop(request, None)
 
     def lose(self) -> None:
         """The engine is lost with all that it was going to ask for."""
@@ -161,10 +201,10 @@ class Stored:
         self._under_way = [job for job in self._under_way if job not in over]
         return over
 
-    def _keys(self, request: Request, num_chunks: int) -> list[int]:
+    def _keys(self, request: Request, number: int, num_chunks: int) -> list[Key]:
         num_blocks = self._cluster.chunk_blocks
         keys = request.block_keys.upto(num_chunks * num_blocks)
-        return [keys[(index + 1) * num_blocks - 1] for index in range(num_chunks)]
+        return [(number, keys[(index + 1) * num_blocks - 1]) for index in range(num_chunks)]
 
 
 class Cluster:
@@ -174,8 +214,10 @@ class Cluster:
         self, env: simpy.Environment, config: SchedulerConfig, sharing: StoreSharing, kv: ReplicaKV, num_replicas: int
     ) -> None:
         self.env, options = env, sharing.options
+        assert options.chunk_tokens
         self.chunk_tokens = options.chunk_tokens
         self.chunk_blocks = options.chunk_tokens // config.block_size
+        self._has_one_prefix = len(config.kv_groups) == 1 and not config.has_windows
         self.lookup_s, self.least_tokens = options.lookup_ms / 1e3, options.min_retrieve_tokens
         self._block_size, self._block_bytes = config.block_size, kv.bytes_per_block
         self.store = Store(int(options.capacity_gib * 2**30) // (self.chunk_blocks * self._block_bytes))
@@ -203,7 +245,8 @@ class Cluster:
 
     def _move(self, job: Job, start_s: float, replica: int) -> Process:
         is_load = job.name == "load"
-        num_blocks = job.num_tokens // self._block_size if is_load else len(job.keys) * self.chunk_blocks
+        is_cut = is_load and self._has_one_prefix  # where the GPU has the beginning of a chunk
+        num_blocks = job.num_tokens // self._block_size if is_cut else len(job.keys) * self.chunk_blocks
         way = (self._there, replica) if is_load else (replica, self._there)
         try:
             if start_s > self.env.now:
@@ -247,9 +290,11 @@ def simulate_store(
         idle_sleep_s=idle_sleep_s,
     )
     numbers = iter(range(num_replicas))
-    return serve(
-        env, config, step_time, requests, gateway, modes, num_replicas, lambda _: Stored(cluster, next(numbers))
-    )
+
+    def connector(replica: Replica) -> Stored:
+        return Stored(cluster, next(numbers), replica.scheduler.kv, config)
+
+    return serve(env, config, step_time, requests, gateway, modes, num_replicas, connector)
 
 
 def serve(

@@ -53,8 +53,8 @@ class ManagedSharing(ManagedFleet):
 class ManagedStore(ManagedSharing):
     """What is in the store outlives who stored it."""
 
-    def connector(self, spot: Spot, replica: Replica) -> Connector:  # noqa: ARG002 - that of any fleet that shares
-        return kv_store.Stored(self.cluster, spot.number)
+    def connector(self, spot: Spot, replica: Replica) -> Connector:
+        return kv_store.Stored(self.cluster, spot.number, replica.scheduler.kv, self.config)
 
     def stop(self, spot: Spot) -> None:
         super().stop(spot)

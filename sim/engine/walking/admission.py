@@ -118,7 +118,8 @@ class Admission:
             if connector is not None:
                 if hit.num_unheld or not connector.may_find(progress):
                     return False
-                if connector.find(progress, hit.num_blocks * self._block_size) < 0:
+                hit, num_external = self._find_elsewhere(connector, progress, hit)
+                if num_external < 0:
                     return False
         self.num_blocks_to_admit = self._slots.num_blocks_to_admit(progress, hit, self._state.watermark)
         return not self._passes_gate(progress, hit)

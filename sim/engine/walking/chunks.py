@@ -15,7 +15,8 @@ class Chunks:
     were found when it was last looked up, which the
     CPU was offered or has loaded from, what it did with each, its transfers under way, when a store has answered, the copies it
     took for a load of which the tier does not know yet, those it held as it ended, and whether it has been scheduled since it was last looked up.
-    `left` are the copies of blocks that are yet to be stored, by block and group; `num_known` blocks it held after the last pass.
+    `left` are the copies of blocks that are yet to be stored, by block and group; `num_known` blocks it held after the last pass,
+    of a store's the tokens that it began with.
     """
 
     def __init__(self) -> None:

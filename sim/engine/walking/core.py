@@ -549,7 +549,7 @@ class WalkingCore(LockStepCore):
 def _connector(config: SchedulerConfig, modes: Modes) -> Connector | None:
     if modes.store is not None:
         assert modes.kv_transfer is None, "either other engines or the store have KV"
-        return Stored(modes.store, config.block_size)
+        return Stored(modes.store, config)
     caches = config.engine.enable_prefix_caching
     offload = None
     if modes.offload is not None:

@@ -1,26 +1,29 @@
 """KV in a store that engines share: lookups, loads of a prefix, and write-through stores of prompts.
 
 Modelled on vLLM's connectors to such stores (LMCache's and Mooncake's): a lookup takes a while and is asked for again until it
-is answered; a load is asynchronous. Deliberate differences: one group of full attention; what is stored is copied out of the
-GPU's blocks at no time, so that nobody waits for it.
+is answered; it counts from a prompt's beginning, whatever the GPU has; a load is asynchronous, of what the GPU lacks. Deliberate
+differences: what is stored is copied out of the GPU's blocks at no time, so that nobody waits for it, and once a request, whatever becomes of it there.
 """
 
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from sim.engine.config import SchedulerConfig
 from sim.engine.records import OffloadRecords
 from sim.engine.walking.chunk_keys import chunk_keys
 from sim.engine.walking.chunks import Chunks
 from sim.engine.walking.connector import Connector, Transfer, first_end_s, over_by
 from sim.engine.walking.loads import Loads
 from sim.engine.walking.progress import Progress
+from sim.engine.walking.slots import Slots
+from sim.engine.walking.store_lookup import Keys, StoreLookup
 
 
 class Moved(Transfer):
     """A load or a store of the chunks with these keys."""
 
-    def __init__(self, progress: Progress, kind: str, num_tokens: int, keys: Sequence[int]) -> None:
-        super().__init__(progress, kind, num_tokens)
+    def __init__(self, progress: Progress, kind: str, num_tokens: int, num_blocks: int, keys: Sequence[int]) -> None:
+        super().__init__(progress, kind, num_tokens, num_blocks)
         self.keys = keys
 
 
@@ -38,8 +41,12 @@ class Store(Protocol):
     @property
     def now_s(self) -> float: ...
 
-    def num_there(self, keys: Sequence[int]) -> int:
-        """How many of them are there, as a prefix."""
+    def has(self, key: int) -> bool:
+        """Whether it is there, and has come."""
+        ...
+
+    def renew(self, keys: Sequence[int]) -> None:
+        """Somebody goes on behind these, a prompt's head first, and loads what it lacks of them."""
         ...
 
     def offer(self, keys: Sequence[int]) -> Sequence[int]:
@@ -64,16 +71,22 @@ class Stored(Connector):
 
     reports_at_start: bool = True
 
-    def __init__(self, store: Store, block_size: int) -> None:
+    def __init__(self, store: Store, config: SchedulerConfig) -> None:
         self._store = store
-        self._block_size = block_size
-        self._chunk_tokens = store.chunk_blocks * block_size
+        self._block_size = config.block_size
+        self._chunk_tokens = store.chunk_blocks * config.block_size
+        self._lookup = StoreLookup(config, self._chunk_tokens)
+        self._num_groups = len(config.kv_groups)
         self._offered: list[Moved] = []
         self._due: list[Moved] = []
         self._asked: list[Moved] = []
         self._under_way: list[Moved] = []
         self._answers_s: list[float] = []
         self._moved = Loads()
+
+    def attach(self, slots: Slots) -> None:
+        super().attach(slots)
+        slots.note_kept_states()
 
     @property
     def has_pending(self) -> bool:
@@ -89,19 +102,32 @@ class Stored(Connector):
         progress.chunks = Chunks()
 
     def may_find(self, progress: Progress) -> bool:
-        """A lookup begins in a pass that comes to the request."""
-        return progress.chunks.answer_s >= 0 or not self._store.lookup_s
+        """A lookup begins in a pass that comes to the request; and the more there is, the less windows need, whoever stores it."""
+        return not self._lookup.is_by_block and (progress.chunks.answer_s >= 0 or not self._store.lookup_s)
 
     def find(self, progress: Progress, num_hit_tokens: int) -> int:
         """In whole chunks, once the store has answered; the one in which the local hit ends is loaded from there on."""
-        first, end = num_hit_tokens // self._chunk_tokens, progress.num_tokens // self._chunk_tokens
-        if end <= first:
+        chunks, lookup = progress.chunks, self._lookup
+        chunks.num_known = num_hit_tokens
+        most = lookup.most(progress.num_tokens)
+        if most * self._chunk_tokens <= num_hit_tokens:
             return 0
-        if not self._is_answered(progress.chunks):
+        if not self._is_answered(chunks):
             return -1
-        num_there = self._store.num_there(chunk_keys(progress, end, self._store.chunk_blocks)[first:end])
-        num_tokens = (first + num_there) * self._chunk_tokens - num_hit_tokens
-        return num_tokens if num_there and num_tokens >= self._store.least_tokens else 0
+        num_found = lookup.num_found(self._store.has, self._keys(progress, most), most)
+        num_tokens = num_found * self._chunk_tokens - num_hit_tokens
+        return num_tokens if num_tokens >= max(1, self._store.least_tokens) else 0
+
+    def _keys(self, progress: Progress, num_chunks: int) -> Keys:
+        """By group."""
+        keys, count = chunk_keys(progress, num_chunks, self._store.chunk_blocks), self._num_groups
+        return [keys] if count == 1 else [[key * count + group for key in keys] for group in range(count)]
+
+    def _needed(self, keys: Keys, first: int, end: int) -> list[int]:
+        """From that chunk on, what a request looks at that goes on behind so many."""
+        tokens = end * self._chunk_tokens
+        starts = [max(first, self._lookup.first_needed(number, tokens)) for number in range(self._num_groups)]
+        return [key for start, of_group in zip(starts, keys, strict=True) for key in of_group[start:end]]
 
     def _is_answered(self, chunks: Chunks) -> bool:
         now_s, lookup_s = self._store.now_s, self._store.lookup_s
@@ -116,11 +142,14 @@ class Stored(Connector):
     def load(self, progress: Progress, num_hit_tokens: int, num_tokens: int) -> None:
         chunks = progress.chunks
         first, end = num_hit_tokens // self._chunk_tokens, (num_hit_tokens + num_tokens) // self._chunk_tokens
-        chunks.num_stored = max(chunks.num_stored, end)
-        keys = chunks.keys[first:end]
+        chunks.num_stored, chunks.num_known = max(chunks.num_stored, end), num_hit_tokens + num_tokens
+        by_group = self._keys(progress, end)
+        keys = self._needed(by_group, first, end)
         self._store.keep(keys)
-        self._asked.append(Moved(progress, "load", num_tokens, keys))
-        self._moved.add(progress, num_tokens, num_tokens // self._block_size)
+        self._store.renew(self._needed(by_group, 0, end))
+        num_blocks = len(keys) if self._lookup.is_by_block else num_tokens // self._block_size
+        self._asked.append(Moved(progress, "load", num_tokens, num_blocks, keys))
+        self._moved.add(progress, num_tokens, num_blocks)
 
     def preempted(self, progress: Progress) -> None:
         """It will ask again."""
@@ -132,10 +161,32 @@ class Stored(Connector):
         if end <= first:
             return
         chunks.num_stored = end
-        new = self._store.offer(chunk_keys(progress, end, self._store.chunk_blocks)[first:end])
+        self._offer(progress, self._new(progress, first, end))
+
+    def _new(self, progress: Progress, first: int, end: int) -> list[int]:
+        """Of these chunks what is stored, and lies not behind the window with which the request began."""
+        lookup = self._lookup
+        found: list[int] = []
+        for number, keys in enumerate(self._keys(progress, end)):
+            start = max(first, lookup.first_needed(number, progress.chunks.num_known))
+            for begin, stop in lookup.stored(number, progress.request, start, end):
+                found += keys[begin:stop]
+        return found
+
+    def close_pass(self) -> None:
+        """Offer the states that have been made findable, each by itself."""
+        for state in self.slots.drain_kept_states():
+            progress, block = state.progress, state.block
+            if (block + 1) * self._block_size <= progress.num_prompt:
+                self._offer(progress, [self._keys(progress, block + 1)[state.group][block]])
+
+    def _offer(self, progress: Progress, keys: Sequence[int]) -> None:
+        """What is not there yet is on its way with the next batch, as far as there is room."""
+        new = self._store.offer(keys)
         if new:
-            self._offered.append(Moved(progress, "store", 0, new))
-            self._moved.num_stored_blocks += len(new) * self._store.chunk_blocks
+            num_blocks = len(new) * self._store.chunk_blocks
+            self._offered.append(Moved(progress, "store", 0, num_blocks, new))
+            self._moved.num_stored_blocks += num_blocks
 
     def begin(self, now_s: float, start_s: float) -> float:
         for moved in (*self._due, *self._asked):
@@ -157,7 +208,9 @@ class Stored(Connector):
         return False
 
     def aborted(self, progress: Progress) -> None:
-        """What is under way goes on."""
+        """What is under way goes on; nobody waits for an answer any more."""
+        if progress.chunks.answer_s in self._answers_s:
+            self._answers_s.remove(progress.chunks.answer_s)
 
     def lose_all(self) -> list[Transfer]:
         """What has begun breaks off elsewhere."""
