@@ -122,6 +122,11 @@ class DeployedFleet:
                 f"{asked[0]} is not simulated for data-parallel ranks with experts, which step together; leave it out, or use"
                 " replicas in place of data_parallel_size."
             )
+        if any(pool.deployment.engine.data_parallel_size > 1 for pool in self.pools) and not self.has_one_balancer:
+            raise ConfigError(
+                f"{asked[0]} is simulated for the engines of one server that stays as it is, got data_parallel_size of several servers or in a"
+                " fleet that changes; leave it out, or use replicas in place of data_parallel_size."
+            )
         deployments = {pool.name: pool.deployment for pool in self.pools}
         return replace(self, sharing=sharing_of(kv_store, kv_pull, deployments, transfer))
 

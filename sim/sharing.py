@@ -93,7 +93,6 @@ def _check_engine(what: str, deployment: Deployment) -> None:
     engine = deployment.engine
     beside: dict[str, bool] = {
         "pipeline_parallel_size": engine.pipeline_parallel_size > 1,
-        "data_parallel_size": engine.data_parallel_size > 1,
         "max_num_queued_reqs": engine.max_num_queued_reqs is not None,
         "max_num_queued_tokens": engine.max_num_queued_tokens is not None,
     } | dict.fromkeys(alone_with_their_kv(engine), True)

@@ -227,10 +227,20 @@ def test_stores_of_windows_and_states_are_refused_where_vllm_has_none(
         sim.simulate(model, "h100-sxm", "multi-turn", **given)
 
 
-def test_ranks_of_a_server_share_nothing() -> None:
-    """They may step together."""
-    with pytest.raises(ConfigError, match="kv_store is not simulated with data_parallel_size"):
-        sim.simulate("Llama-3.1-8B", "h100-sxm", "chat", engine=sim.EngineConfig(data_parallel_size=2), kv_store={})
+def test_engines_of_one_server_share_a_store() -> None:
+    """As replicas do, behind the server's balancer."""
+    engine = replace(SMALL, data_parallel_size=2)
+    result = simulated(kv_store=STORE, engine=engine, router=None)
+    assert result.summary["kv_store"]["num_loads"] > 0
+    assert set(result.requests["replica"]) == {0, 1}
+
+
+@pytest.mark.parametrize("fleet", [{"pools": [{"replicas": 2}]}, {"pools": [{"replicas": 1}], "start_up": 5}])
+def test_engines_of_several_servers_share_none(fleet: dict[str, Any]) -> None:
+    """Nor those of one that comes and goes."""
+    engine = replace(SMALL, data_parallel_size=2)
+    with pytest.raises(ConfigError, match="kv_store is simulated for the engines of one server that stays as it is"):
+        simulated(fleet=fleet | {"kv_store": {}}, engine=engine)
 
 
 def test_said_twice_is_refused() -> None:

@@ -12,7 +12,7 @@ from sim.cluster.lock_step import RankCore
 from sim.cluster.parallel_sampling import ParallelSampling
 from sim.cluster.replica import LiveReplica, Replica
 from sim.cluster.routers.router import Fleet, Router
-from sim.cluster.routers.table import router_for
+from sim.cluster.routers.table import router_for, router_options
 from sim.cluster.shared_records import SharedRecords
 from sim.cluster.sharing import Shared
 from sim.engine.records import EngineRecords
@@ -25,9 +25,13 @@ from sim.engine.walking.modes import POLLING_S
 class SharingGateway(Gateway):
     """Tells what is shared of each request that it sends."""
 
-    def __init__(self, env: simpy.Environment, router: Router, source: RequestSource, shared: Shared) -> None:
+    def __init__(
+        self, env: simpy.Environment, router: Router, source: RequestSource, shared: Shared, *, one_by_one: bool
+    ) -> None:
+        """Of a server whose engines are the replicas, answers of one request go `one_by_one`."""
         fit = source.fit if source.other_keys else None
-        super().__init__(env, router, unable=source.unable, fit=fit, sampling=ParallelSampling.of(source))
+        sampling = ParallelSampling.of(source, one_by_one=one_by_one)
+        super().__init__(env, router, unable=source.unable, fit=fit, sampling=sampling)
         self._shared = shared
 
     def send(self, chosen: Replica, *answers: Request) -> None:
@@ -70,7 +74,8 @@ class SharingFleet:
         kvs = [pool.kv for pool in pools]
         self._shared = plan.sharing.over(env, kvs, pools[0].config.block_size, len(source))
         router = router_for(plan.router, Fleet([pool.config for pool in pools], source, seed), len(pools))
-        self.gateway = SharingGateway(env, router, source, self._shared)
+        is_one_server = router_options(plan.router).is_of_one_server
+        self.gateway = SharingGateway(env, router, source, self._shared, one_by_one=is_one_server)
         self._cores = [
             sharing_core(
                 pool,

@@ -23,6 +23,7 @@ ROUTERS = (
     "llm_d:scrape_interval_s=7,lru_blocks=3",
     "llm_d_precise:queue=0,kv=0",
     "random",
+    "vllm_dp:interval_s=7",
 )
 
 
