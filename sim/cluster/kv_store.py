@@ -31,12 +31,15 @@ CHUNK_TOKENS = 256
 class StoreOptions:
     """Its size and bandwidth, each way and of all replicas together; what a lookup takes, and a chunk beside its bytes.
 
+    A `lookup` holds up the pass that makes it (`sync`, vLLM's default), or its request is passed over until it is answered (`async`).
+
     Fewer than `min_retrieve_tokens` are computed, not loaded. A chunk of 256 tokens and 0 of these are LMCache's defaults; of several KV groups a chunk
     is a block of one, as for vLLM's MooncakeStoreConnector. The times are round numbers of one exchange over a network.
     """
 
     capacity_gib: float = option(1024.0, at_least=1e-3)
     bandwidth_gb_s: float = option(50.0, at_least=1e-3)
+    lookup: str = option("sync", choices=("sync", "async"))
     lookup_ms: float = option(1.0, at_least=0, at_most=60_000)
     chunk_us: float = option(100.0, at_least=0, at_most=1e6)
     chunk_tokens: int | None = option(None, kind=int, at_least=1)
@@ -92,6 +95,7 @@ class KVStore:
         self.chunk_blocks = options.chunk_blocks(kv, block_size)
         self.block_bytes = kv.bytes_per_block
         self.lookup_s = options.lookup_ms * MS
+        self.holds_up_passes = options.lookup == "sync"
         self.least_tokens = options.min_retrieve_tokens
         self.num_chunks = options.num_chunks(kv, block_size)
         self.most_chunks = 0
@@ -212,6 +216,7 @@ class ReplicaStore:
         self.chunk_blocks = store.chunk_blocks
         self.block_bytes = store.block_bytes
         self.lookup_s = store.lookup_s
+        self.holds_up_passes = store.holds_up_passes
         self.least_tokens = store.least_tokens
 
     @property

@@ -133,3 +133,14 @@ def test_what_an_attempt_pulled_before_is_told_no_more() -> None:
     assert found.replica.tolist() == [0, 0]
     assert found.shared.source.tolist() == [-1, -1]
     assert np.isnan(found.shared.start_s).all()
+
+
+@pytest.mark.parametrize(("lookup", "scheduled_s"), [("sync", 20.0), ("async", 20.003)])
+def test_a_lookup_holds_up_a_pass_or_a_request(lookup: str, scheduled_s: float) -> None:
+    """Of 2.5 ms: the step begins so much later, or the request is asked about every millisecond, until the third."""
+    options = StoreOptions(1.0, lookup=lookup, lookup_ms=2.5, chunk_us=0.0, chunk_tokens=4)
+    asks = [Ask("first", 8, 1), Ask("second", 8, 1, 20.0)]
+    requests = served(asks, StoreSharing(options, 1e9), 1, {}).merged.requests
+    assert requests.first_scheduled_s[1] == pytest.approx(scheduled_s, abs=1e-6)
+    held_up_s = 0.0025 if lookup == "sync" else 0.0
+    assert requests.finish_s[1] == pytest.approx(scheduled_s + held_up_s + 1, abs=1e-6)

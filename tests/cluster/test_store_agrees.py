@@ -42,6 +42,7 @@ def stores(draw: st.DrawFn) -> tuple[int, StoreOptions]:
     options = StoreOptions(
         capacity_gib=draw(st.integers(4 * 2 * BYTES_PER_TOKEN, 800)) / GIB,
         bandwidth_gb_s=bytes_per_s / GIGA,
+        lookup=draw(st.sampled_from(("sync", "async"))),
         lookup_ms=1000.0 * draw(st.sampled_from((0, 0, 1, 5))),
         chunk_us=1e6 * draw(st.integers(0, 3)),
         min_retrieve_tokens=draw(st.sampled_from((0, 0, 9))),
@@ -145,7 +146,7 @@ def test_a_lookup_begins_in_a_pass_that_comes_to_the_request() -> None:
         max_num_seqs=4,
         max_num_batched_tokens=16,
     )
-    options = StoreOptions(64 / GIB, 1 / GIGA, lookup_ms=1000.0, chunk_us=0.0, chunk_tokens=2)
+    options = StoreOptions(64 / GIB, 1 / GIGA, lookup="async", lookup_ms=1000.0, chunk_us=0.0, chunk_tokens=2)
     kv, timed = ReplicaKV((KVGroup("full", None, 1, 1, 4),), 1), Telling(RecordedStepTime(1, 0, 0))
     sharing = StoreSharing(options, CARD_BYTES_PER_S)
     found = served(trace, FleetPlan((Pool(config, timed, 1, kv=kv),), "round_robin", sharing=sharing))

@@ -91,6 +91,7 @@ class Stored:
         self._leaves_one = len(config.kv_groups) > 1 or config.has_windows
         self._chunk_tokens = cluster.chunk_tokens
         self._answer_s: dict[Request, float] = {}
+        self._waited_s = 0.0
         self._num_stored: dict[Request, int] = {}
         self._asked: list[Job] = []
         self._offered: list[Job] = []
@@ -114,6 +115,9 @@ class Stored:
         most = (request.num_tokens - self._leaves_one) // self._chunk_tokens
         if most * self._chunk_tokens <= hit.num_tokens:
             return 0
+        if self._cluster.is_sync and request not in self._answer_s:
+            self._answer_s[request] = self.now_s
+            self._waited_s += self._cluster.lookup_s
         if self.now_s < self._answer_s.setdefault(request, self.now_s + self._cluster.lookup_s):
             return None
         there = most
@@ -179,6 +183,7 @@ class Stored:
         return is_there and self._kv.is_reachable(group, place, [request.num_prompt_tokens - 1], drops=False)
 
     def begin(self, start_s: float) -> float:
+        start_s, self._waited_s = max(start_s, self.now_s + self._waited_s), 0.0
         for job in [*self._due, *self._asked]:
             self._cluster.begin(job, start_s, self._number)
         self._under_way += self._asked
@@ -218,6 +223,7 @@ class Cluster:
         self.chunk_tokens = options.chunk_tokens
         self.chunk_blocks = options.chunk_tokens // config.block_size
         self._has_one_prefix = len(config.kv_groups) == 1 and not config.has_windows
+        self.is_sync = options.lookup == "sync"
         self.lookup_s, self.least_tokens = options.lookup_ms / 1e3, options.min_retrieve_tokens
         self._block_size, self._block_bytes = config.block_size, kv.bytes_per_block
         self.store = Store(int(options.capacity_gib * 2**30) // (self.chunk_blocks * self._block_bytes))

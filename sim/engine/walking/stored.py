@@ -1,7 +1,7 @@
 """KV in a store that engines share: lookups, loads of a prefix, and write-through stores of prompts.
 
-Modelled on vLLM's connectors to such stores (LMCache's and Mooncake's): a lookup takes a while and is asked for again until it
-is answered; it counts from a prompt's beginning, whatever the GPU has; a load is asynchronous, of what the GPU lacks. Deliberate
+Modelled on vLLM's connectors to such stores (LMCache's and Mooncake's): a lookup holds the scheduler up, as by their defaults, or
+is asked for again until it is answered (`lookup_async`, `enable_async_loading`); it is made once a request, or once more after a preemption; it counts from a prompt's beginning, whatever the GPU has; a load is asynchronous, of what the GPU lacks. Deliberate
 differences: what is stored is copied out of the GPU's blocks at no time, so that nobody waits for it, and once a request, whatever becomes of it there.
 """
 
@@ -36,6 +36,11 @@ class Store(Protocol):
     def block_bytes(self) -> int: ...
     @property
     def lookup_s(self) -> float: ...
+    @property
+    def holds_up_passes(self) -> bool:
+        """Whether a pass waits for the answers to its lookups; else requests are asked about again until they are answered."""
+        ...
+
     @property
     def least_tokens(self) -> int: ...
     @property
@@ -82,6 +87,7 @@ class Stored(Connector):
         self._asked: list[Moved] = []
         self._under_way: list[Moved] = []
         self._answers_s: list[float] = []
+        self._held_up_s = 0.0
         self._moved = Loads()
 
     def attach(self, slots: Slots) -> None:
@@ -131,6 +137,9 @@ class Stored(Connector):
 
     def _is_answered(self, chunks: Chunks) -> bool:
         now_s, lookup_s = self._store.now_s, self._store.lookup_s
+        if lookup_s and chunks.answer_s < 0 and self._store.holds_up_passes:
+            chunks.answer_s = now_s
+            self._held_up_s += lookup_s
         if lookup_s and chunks.answer_s < 0:
             chunks.answer_s = now_s + lookup_s
             self._answers_s.append(chunks.answer_s)
@@ -189,6 +198,8 @@ class Stored(Connector):
             self._moved.num_stored_blocks += num_blocks
 
     def begin(self, now_s: float, start_s: float) -> float:
+        """Behind the pass's lookups."""
+        start_s, self._held_up_s = max(start_s, now_s + self._held_up_s), 0.0
         for moved in (*self._due, *self._asked):
             moved.start_s = start_s
             self._store.begin(moved)
