@@ -1,5 +1,6 @@
 """What replicas share where some are lost, by worked examples: steps of one second, blocks of four tokens and 32 bytes."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from sim.cluster.records import ClusterRecords
 from sim.cluster.shared_records import PullRecords, StoreRecords
 from sim.cluster.sharing import Sharing
 from sim.cluster.simulation import simulate
+from sim.engine.config import KVGroup as GroupRules
 from sim.memory.kv_cache import KVGroup
 from sim.memory.transfers import ReplicaKV
 from sim.specs.kv_transfer import LoadFailurePolicy
@@ -144,3 +146,16 @@ def test_a_lookup_holds_up_a_pass_or_a_request(lookup: str, scheduled_s: float) 
     assert requests.first_scheduled_s[1] == pytest.approx(scheduled_s, abs=1e-6)
     held_up_s = 0.0025 if lookup == "sync" else 0.0
     assert requests.finish_s[1] == pytest.approx(scheduled_s + held_up_s + 1, abs=1e-6)
+
+
+def test_states_behind_the_prompt_are_not_stored() -> None:
+    """Every fourth token has one that stays on the GPU: of twelve the store gets three blocks and the states behind two, of an answer of twenty none."""
+    groups = (GroupRules(None), GroupRules(2, keeps_states=True))
+    config = make_config(num_gpu_blocks=60, max_model_len=64)
+    engine = replace(config.engine, prefix_cache_retention_interval=4)
+    kv = ReplicaKV((*KV.groups, KVGroup("linear", None, 1, 4, 32)), 1)
+    pool = Pool(replace(config, kv_groups=groups, engine=engine), ONE_SECOND, 1, kv=kv)
+    sharing = StoreSharing(StoreOptions(1.0, lookup_ms=0.0, chunk_us=0.0, chunk_tokens=4), 1e9)
+    found = simulate(make_trace([Ask("asks", 12, 20)]), FleetPlan((pool,), "round_robin", sharing=sharing))
+    assert found.merged.offload is not None
+    assert found.merged.offload.stored_bytes == 5 * 32

@@ -88,7 +88,7 @@ class Stored:
         self.now_s = 0.0
         self._cluster, self._number, self._kv = cluster, number, kv
         self._groups = config.kv_groups
-        self._leaves_one = len(config.kv_groups) > 1 or config.has_windows
+        self._leaves_one = cluster.chunk_blocks == 1
         self._chunk_tokens = cluster.chunk_tokens
         self._answer_s: dict[Request, float] = {}
         self._waited_s = 0.0
@@ -222,7 +222,6 @@ class Cluster:
         assert options.chunk_tokens
         self.chunk_tokens = options.chunk_tokens
         self.chunk_blocks = options.chunk_tokens // config.block_size
-        self._has_one_prefix = len(config.kv_groups) == 1 and not config.has_windows
         self.is_sync = options.lookup == "sync"
         self.lookup_s, self.least_tokens = options.lookup_ms / 1e3, options.min_retrieve_tokens
         self._block_size, self._block_bytes = config.block_size, kv.bytes_per_block
@@ -251,7 +250,7 @@ class Cluster:
 
     def _move(self, job: Job, start_s: float, replica: int) -> Process:
         is_load = job.name == "load"
-        is_cut = is_load and self._has_one_prefix  # where the GPU has the beginning of a chunk
+        is_cut = is_load and self.chunk_blocks > 1  # where the GPU has the beginning of a chunk
         num_blocks = job.num_tokens // self._block_size if is_cut else len(job.keys) * self.chunk_blocks
         way = (self._there, replica) if is_load else (replica, self._there)
         try:

@@ -1,7 +1,7 @@
 """How much of a prompt a store has, from its beginning on, and what of it an engine loads and stores.
 
-Of layers with full attention alone that is as many leading chunks as are there. Of several KV groups it is what vLLM's MooncakeStoreConnector finds
-(mooncake/store/coordinator.py, 0.33), whose chunks are blocks: with the procedure of the GPU's own cache each kind of layers shortens what the one before
+Of chunks of several blocks, as LMCache has them of layers with full attention alone, that is as many leading ones as are there. Where a chunk is a block it is what
+vLLM's MooncakeStoreConnector finds (mooncake/store/coordinator.py and scheduler.py, 0.33), by which one token of a prompt is left to compute: with the procedure of the GPU's own cache each kind of layers shortens what the one before
 had, and windows need the end of it; stored is what that cache would keep, but for where prompts part.
 """
 
@@ -16,7 +16,7 @@ Keys = Sequence[Sequence[int]]
 
 
 class StoreLookup:
-    """Of an engine. Windows of one size are one kind, whose groups all have to have what is found. It `is_by_block` where there are windows or several groups."""
+    """Of an engine. Windows of one size are one kind, whose groups all have to have what is found. It `is_by_block` where a chunk is a block, as for vLLM's own connector."""
 
     def __init__(self, config: SchedulerConfig, chunk_tokens: int) -> None:
         self._chunk_tokens = chunk_tokens
@@ -27,15 +27,16 @@ class StoreLookup:
             if window is not None:
                 kinds.setdefault(window, []).append(number)
         self._kinds = [(-(-(window - 1) // chunk_tokens), numbers) for window, numbers in kinds.items()]
-        self.is_by_block = len(self._windows) > 1 or bool(kinds)
-        assert not self.is_by_block or chunk_tokens == config.block_size, "of several groups a chunk is a block"
+        self.is_by_block = chunk_tokens == config.block_size
+        self.has_windows = bool(kinds)
+        assert self.is_by_block or len(self._windows) == 1, "of several groups a chunk is a block"
         interval = config.retention_interval
         self._retention = None if interval is None else Retention(config, interval, drops=False, knows_junctions=False)
         self._is_sparse = [group.is_kept_sparsely for group in config.kv_groups]
         self._keeps_states = [group.keeps_states for group in config.kv_groups]
 
     def most(self, num_tokens: int) -> int:
-        """Chunks of so many tokens that are looked for; of several groups one token is left to compute."""
+        """Chunks of so many tokens that are looked for; block by block one token is left to compute."""
         return (num_tokens - self.is_by_block) // self._chunk_tokens
 
     def num_found(self, has: Callable[[int], bool], keys: Keys, most: int) -> int:

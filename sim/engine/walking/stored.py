@@ -1,6 +1,6 @@
 """KV in a store that engines share: lookups, loads of a prefix, and write-through stores of prompts.
 
-Modelled on vLLM's connectors to such stores (LMCache's and Mooncake's): a lookup holds the scheduler up, as by their defaults, or
+As vLLM's MooncakeStoreConnector (0.33) where a chunk is a block, as recorded; else after LMCache's: a lookup holds the scheduler up, as by their defaults, or
 is asked for again until it is answered (`lookup_async`, `enable_async_loading`); it is made once a request, or once more after a preemption; it counts from a prompt's beginning, whatever the GPU has; a load is asynchronous, of what the GPU lacks. Deliberate
 differences: what is stored is copied out of the GPU's blocks at no time, so that nobody waits for it, and once a request, whatever becomes of it there.
 """
@@ -109,7 +109,7 @@ class Stored(Connector):
 
     def may_find(self, progress: Progress) -> bool:
         """A lookup begins in a pass that comes to the request; and the more there is, the less windows need, whoever stores it."""
-        return not self._lookup.is_by_block and (progress.chunks.answer_s >= 0 or not self._store.lookup_s)
+        return not self._lookup.has_windows and (progress.chunks.answer_s >= 0 or not self._store.lookup_s)
 
     def find(self, progress: Progress, num_hit_tokens: int) -> int:
         """In whole chunks, once the store has answered; the one in which the local hit ends is loaded from there on."""
