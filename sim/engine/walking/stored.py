@@ -1,8 +1,8 @@
 """KV in a store that engines share: lookups, loads of a prefix, and write-through stores of prompts.
 
-As vLLM's MooncakeStoreConnector (0.33) where a chunk is a block, as recorded; else after LMCache's: a lookup holds the scheduler up, as by their defaults, or
-is asked for again until it is answered (`lookup_async`, `enable_async_loading`); it is made once a request, or once more after a preemption; it counts from a prompt's beginning, whatever the GPU has; a load is asynchronous, of what the GPU lacks. Deliberate
-differences: what is stored is copied out of the GPU's blocks at no time, so that nobody waits for it, and once a request, whatever becomes of it there.
+After vLLM's MooncakeStoreConnector (0.33) where a chunk is a block, as recorded, and after LMCache's else. A lookup holds the scheduler up, as by their
+defaults, or is asked for again until it is answered (`lookup_async`, `enable_async_loading`); it is made once a request, and once more after a
+preemption, and counts from a prompt's beginning, whatever the GPU has. A load is asynchronous, of what the GPU lacks. Deliberate differences: what is stored is copied out of the GPU's blocks at no time, so that nobody waits for it, and once a request, whatever becomes of it there.
 """
 
 from collections.abc import Sequence
@@ -137,12 +137,13 @@ class Stored(Connector):
 
     def _is_answered(self, chunks: Chunks) -> bool:
         now_s, lookup_s = self._store.now_s, self._store.lookup_s
-        if lookup_s and chunks.answer_s < 0 and self._store.holds_up_passes:
-            chunks.answer_s = now_s
-            self._held_up_s += lookup_s
         if lookup_s and chunks.answer_s < 0:
-            chunks.answer_s = now_s + lookup_s
-            self._answers_s.append(chunks.answer_s)
+            if self._store.holds_up_passes:
+                chunks.answer_s = now_s
+                self._held_up_s += lookup_s
+            else:
+                chunks.answer_s = now_s + lookup_s
+                self._answers_s.append(chunks.answer_s)
         return now_s >= chunks.answer_s
 
     def loads_in_step(self, progress: Progress) -> bool:  # noqa: ARG002 - a connector's interface
