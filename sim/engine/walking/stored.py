@@ -2,7 +2,8 @@
 
 After vLLM's MooncakeStoreConnector (0.33) where a chunk is a block, as recorded, and after LMCache's else. A lookup holds the scheduler up, as by their
 defaults, or is asked for again until it is answered (`lookup_async`, `enable_async_loading`); it is made once a request, and once more after a
-preemption, and counts from a prompt's beginning, whatever the GPU has. A load is asynchronous, of what the GPU lacks. Deliberate differences: what is stored is copied out of the GPU's blocks at no time, so that nobody waits for it, and once a request, whatever becomes of it there.
+preemption, and counts from a prompt's beginning, whatever the GPU has. A load is asynchronous, of what the GPU lacks. Deliberate differences: what is stored is copied out of the GPU's blocks at no time, so that nobody waits for it, and once a request, whatever
+becomes of it there; drafters that read ahead have no block of a hit left to them, as LMCache does it.
 """
 
 from collections.abc import Sequence
