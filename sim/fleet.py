@@ -109,26 +109,28 @@ class DeployedFleet:
         asked = [name for name, given in (("kv_store", kv_store), ("kv_pull", kv_pull)) if given is not None]
         if not asked:
             return self
+        self._check_sharing(asked[0])
+        deployments = {pool.name: pool.deployment for pool in self.pools}
+        return replace(self, sharing=sharing_of(kv_store, kv_pull, deployments, transfer))
+
+    def _check_sharing(self, what: str) -> None:
+        """Which fleets share KV by that."""
         if self.sharing is not None:
-            raise ConfigError(
-                f"{asked[0]} is asked for, and the fleet file says how KV is shared; leave one of them out."
-            )
+            raise ConfigError(f"{what} is asked for, and the fleet file says how KV is shared; leave one of them out.")
         if self.disaggregation:
             raise ConfigError(
-                f"{asked[0]} is simulated for replicas that serve requests whole; leave it out, or leave out the roles."
+                f"{what} is simulated for replicas that serve requests whole; leave it out, or leave out the roles."
             )
         if any(pool.deployment.lock_step for pool in self.pools):
             raise ConfigError(
-                f"{asked[0]} is not simulated for data-parallel ranks with experts, which step together; leave it out, or use"
+                f"{what} is not simulated for data-parallel ranks with experts, which step together; leave it out, or use"
                 " replicas in place of data_parallel_size."
             )
         if any(pool.deployment.engine.data_parallel_size > 1 for pool in self.pools) and not self.has_one_balancer:
             raise ConfigError(
-                f"{asked[0]} is simulated for the engines of one server that stays as it is, got data_parallel_size of several servers or in a"
+                f"{what} is simulated for the engines of one server that stays as it is, got data_parallel_size of several servers or in a"
                 " fleet that changes; leave it out, or use replicas in place of data_parallel_size."
             )
-        deployments = {pool.name: pool.deployment for pool in self.pools}
-        return replace(self, sharing=sharing_of(kv_store, kv_pull, deployments, transfer))
 
     def sized(self, pool: int, num_servers: int) -> "DeployedFleet":
         """The same with so many servers in one pool. Raises ConfigError where a fault is then one of no replica, or a router of no use."""

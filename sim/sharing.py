@@ -10,11 +10,10 @@ from sim.cluster.sharing import Sharing
 from sim.deployment import Deployment
 from sim.errors import ConfigError
 from sim.handing_over import drafter_with_kv, network_costs
-from sim.memory.cpu_tier import HANDS_STATES_OVER_SINCE
+from sim.memory.cpu_tier import check_states
 from sim.memory.transfers import ReplicaKV, copied_bytes_per_s
 from sim.memory.what_ifs import alone_with_their_kv
 from sim.specs.fleet_file import TransferBlock
-from sim.specs.releases import parse_version
 
 OptionsLike = str | Mapping[str, Any]
 """Options of a store or of pulls: `capacity_gib=64,lookup_ms=2`, or a mapping."""
@@ -109,12 +108,7 @@ def _check_store(options: StoreOptions, deployment: Deployment) -> None:
     engine, plan = deployment.engine, deployment.plan
     if deployment.offload is not None:
         raise ConfigError("kv_store is not simulated with kv_offloading_size; leave one of them out.")
-    has_states = any(group.kind == "linear" for group in plan.kv_groups)
-    if has_states and parse_version(engine.vllm_version) < parse_version(HANDS_STATES_OVER_SINCE):
-        raise ConfigError(
-            f"kv_store is simulated for models whose layers keep states since vLLM {HANDS_STATES_OVER_SINCE}, got {engine.vllm_version}; leave"
-            " it out, or ask for a newer version."
-        )
+    check_states("kv_store", engine, plan)
     drafts = engine.speculation
     if not plan.has_full_attention_alone and drafts is not None and drafts.doubts_last_block:
         raise ConfigError(

@@ -62,21 +62,29 @@ def _keeps_one_copy(model: ModelSpec, engine: ResolvedEngine, plan: MemoryPlan, 
     return parse_version(engine.vllm_version) >= parse_version(since)
 
 
+def check_states(what: str, engine: ResolvedEngine, plan: MemoryPlan) -> None:
+    """Raises ConfigError where layers keep states that vLLM hands over to nobody who keeps KV elsewhere."""
+    if _keeps_states(plan) and parse_version(engine.vllm_version) < parse_version(HANDS_STATES_OVER_SINCE):
+        raise ConfigError(
+            f"{what} is simulated for models whose layers keep states since vLLM {HANDS_STATES_OVER_SINCE}, got"
+            f" {engine.vllm_version}; leave it out, or ask for a newer version."
+        )
+
+
+def _keeps_states(plan: MemoryPlan) -> bool:
+    return any(group.kind == "linear" for group in plan.kv_groups)
+
+
 def _check_layers(engine: ResolvedEngine, plan: MemoryPlan) -> None:
     """What is simulated where not all layers have full attention."""
     if plan.has_full_attention_alone:
         return
-    keeps_states = any(group.kind == "linear" for group in plan.kv_groups)
     if not engine.enable_prefix_caching:
-        what = "states, where vLLM does not start either" if keeps_states else "sliding windows"
+        what = "states, where vLLM does not start either" if _keeps_states(plan) else "sliding windows"
         raise ConfigError(
             f"kv_offloading_size is not simulated with enable_prefix_caching off for models with {what}; leave one of them out."
         )
-    if keeps_states and parse_version(engine.vllm_version) < parse_version(HANDS_STATES_OVER_SINCE):
-        raise ConfigError(
-            f"kv_offloading_size is simulated for models whose layers keep states since vLLM {HANDS_STATES_OVER_SINCE}, got"
-            f" {engine.vllm_version}; leave it out, or ask for a newer version."
-        )
+    check_states("kv_offloading_size", engine, plan)
     drafts = engine.speculation
     has_windows = any(group.window is not None for group in plan.kv_groups)
     if has_windows and drafts is not None and drafts.doubts_last_block:

@@ -139,13 +139,14 @@ def test_a_store_in_a_fleet_that_changes(run: Run, store: tuple[int, StoreOption
 def test_pulls_in_a_fleet_that_changes(
     run: Run, sharing: PullSharing, policy: LoadFailurePolicy, tier: OffloadConfig | None
 ) -> None:
-    """The same, and who pulled what from whom."""
+    """The same, and who pulled what from whom.
+
+    A naive cache has what an attempt before left there, the product's only what others share: who is tried again is not sent to the lost.
+    """
     assume(tier is None or run.config.block_size > 1)
     kv = ReplicaKV((KVGroup("full", None, 1, run.config.block_size, 8),), 1)
     how, changes = replace(sharing, kv_load_failure_policy=policy), run.changes
-    if (
-        changes.recovery.lost != "fail"
-    ):  # a naive cache has what an attempt before left there, the product's only what others share
+    if changes.recovery.lost != "fail":
         run = run._replace(changes=replace(changes, recovery=replace(changes.recovery, probe_interval_s=0.0)))
     clusters: list[kv_pulls.Cluster] = []
 

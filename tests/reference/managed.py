@@ -331,6 +331,16 @@ class ManagedFleet:
             self.lose_job(job, f"{self.kind} {spot.number} was lost")
         self.dispatch_soon()
 
+    def lose_kv(self, spot: Spot, request: Request) -> None:
+        """An attempt has ended, for its KV could not be had."""
+        job, request.finish_s = self.jobs[request.index], None
+        if not job.outcome:
+            self.forget_at(job.sent_to, request)
+            self.leave(job)
+            self.lose_job(job, "its KV was lost")
+        self.give_back(spot)
+        self.dispatch_soon()
+
     def blame(self, entry: Any) -> None:
         """The breaker of an entry hears of a loss."""
         if self.breakers and self.breakers[entry.number].state(self.env.now) is not Circuit.OPEN:

@@ -225,13 +225,7 @@ class ManagedPools(ManagedFleet):
         if not (request.script.recv_fails and request.num_output_tokens < request.max_tokens):
             super().finished(spot, request)
             return
-        job, request.finish_s = self.jobs[request.index], None
-        if not job.outcome:
-            self.forget_at(job.sent_to, request)
-            self.leave(job)
-            self.lose_job(job, "its KV was lost")
-        self.give_back(spot)
-        self.dispatch_soon()
+        self.lose_kv(spot, request)
 
     def prefill_done(self, way: Way) -> None:
         now_s = self.env.now

@@ -1,16 +1,14 @@
 """Naive fleets that change and whose replicas share KV, by a store or by pulls from each other."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import simpy
 
-from sim.cluster.dynamics import Dynamics
-from sim.engine.config import SchedulerConfig
 from tests.reference import kv_pulls, kv_store
 from tests.reference.connector import Connector
-from tests.reference.managed import Job, ManagedFleet, Pool, Spot
-from tests.reference.modes import Modes, Offload
+from tests.reference.managed import Job, ManagedFleet, Spot
+from tests.reference.modes import Offload
 from tests.reference.multi_connector import beside_cpu
 from tests.reference.recorder import Recorder
 from tests.reference.replica import Replica
@@ -25,21 +23,9 @@ Make = Callable[[simpy.Environment, int], Any]
 class ManagedSharing(ManagedFleet):
     """`cluster` is what they share."""
 
-    def __init__(
-        self,
-        env: simpy.Environment,
-        config: SchedulerConfig,
-        pools: Sequence[Pool],
-        router: str,
-        requests: list[Request],
-        dynamics: Dynamics,
-        *,
-        seed: int,
-        modes: Modes,
-        make: Make,
-    ) -> None:
+    def __init__(self, env: simpy.Environment, *given: Any, make: Make, **options: Any) -> None:
         self.cluster = make(env, MOST_SPOTS)
-        super().__init__(env, config, pools, router, requests, dynamics, seed=seed, modes=modes)
+        super().__init__(env, *given, **options)
 
     def replica(self, spot: Spot, recorder: Recorder) -> Replica:
         replica = super().replica(spot, recorder)
@@ -98,9 +84,4 @@ class ManagedPulls(ManagedSharing):
         if not (request.script.recv_fails and request.num_output_tokens < request.max_tokens):
             super().finished(spot, request)
             return
-        job, request.finish_s = self.jobs[request.index], None
-        if not job.outcome:
-            self.leave(job)
-            self.lose_job(job, "its KV was lost")
-        self.give_back(spot)
-        self.dispatch_soon()
+        self.lose_kv(spot, request)

@@ -2,8 +2,9 @@
 
 After vLLM's MooncakeStoreConnector (0.33) where a chunk is a block, as recorded, and after LMCache's else. A lookup holds the scheduler up, as by their
 defaults, or is asked for again until it is answered (`lookup_async`, `enable_async_loading`); it is made once a request, and once more after a
-preemption, and counts from a prompt's beginning, whatever the GPU has. A load is asynchronous, of what the GPU lacks. Deliberate differences: what is stored is copied out of the GPU's blocks at no time, so that nobody waits for it, and once a request, whatever
-becomes of it there; drafters that read ahead have no block of a hit left to them, as LMCache does it.
+preemption, and counts from a prompt's beginning, whatever the GPU has. A load is asynchronous, of what the GPU lacks. Deliberate differences: what is
+stored is copied out of the GPU's blocks at no time, so that nobody waits for it, and once a request, whatever becomes of it there; drafters that read
+ahead have no block of a hit left to them, as LMCache does it.
 """
 
 from collections.abc import Sequence
@@ -115,7 +116,7 @@ class Stored(Connector):
     def find(self, progress: Progress, num_hit_tokens: int) -> int:
         """In whole chunks, once the store has answered; the one in which the local hit ends is loaded from there on."""
         chunks, lookup = progress.chunks, self._lookup
-        chunks.num_known = num_hit_tokens
+        chunks.num_begun = num_hit_tokens
         most = lookup.most(progress.num_tokens)
         if most * self._chunk_tokens <= num_hit_tokens:
             return 0
@@ -153,7 +154,7 @@ class Stored(Connector):
     def load(self, progress: Progress, num_hit_tokens: int, num_tokens: int) -> None:
         chunks = progress.chunks
         first, end = num_hit_tokens // self._chunk_tokens, (num_hit_tokens + num_tokens) // self._chunk_tokens
-        chunks.num_stored, chunks.num_known = max(chunks.num_stored, end), num_hit_tokens + num_tokens
+        chunks.num_stored, chunks.num_begun = max(chunks.num_stored, end), num_hit_tokens + num_tokens
         by_group = self._keys(progress, end)
         keys = self._needed(by_group, first, end)
         self._store.keep(keys)
@@ -179,7 +180,7 @@ class Stored(Connector):
         lookup = self._lookup
         found: list[int] = []
         for number, keys in enumerate(self._keys(progress, end)):
-            start = max(first, lookup.first_needed(number, progress.chunks.num_known))
+            start = max(first, lookup.first_needed(number, progress.chunks.num_begun))
             for begin, stop in lookup.stored(number, progress.request, start, end):
                 found += keys[begin:stop]
         return found
