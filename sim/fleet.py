@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sim.cluster.dynamics import Dynamics
-from sim.cluster.fleet_plan import Disaggregation, FleetPlan, Pool, Role, RouterLike, ServerPlan
+from sim.cluster.engine_role import Role
+from sim.cluster.fleet_plan import Disaggregation, FleetPlan, Pool, RouterLike, ServerPlan
 from sim.cluster.front_end import FrontEnd
 from sim.cluster.queue_limits import QueueLimits
 from sim.cluster.routers.table import router_options
@@ -117,9 +118,9 @@ class DeployedFleet:
         """Which fleets share KV by that."""
         if self.sharing is not None:
             raise ConfigError(f"{what} is asked for, and the fleet file says how KV is shared; leave one of them out.")
-        if self.disaggregation:
+        if self.disaggregation and what != "kv_store":
             raise ConfigError(
-                f"{what} is simulated for replicas that serve requests whole; leave it out, or leave out the roles."
+                f"{what} is simulated for replicas that serve requests whole; leave it out, use kv_store in its place, or leave out the roles."
             )
         if any(pool.deployment.lock_step for pool in self.pools):
             raise ConfigError(

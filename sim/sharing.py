@@ -109,6 +109,10 @@ def _check_store(options: StoreOptions, deployment: Deployment) -> None:
     if deployment.offload is not None:
         raise ConfigError("kv_store is not simulated with kv_offloading_size; leave one of them out.")
     check_states("kv_store", engine, plan)
+    if options.save_decode_cache and not plan.has_full_attention_alone:
+        raise ConfigError(
+            "kv_store: save_decode_cache is simulated for full attention alone, got a model with sliding windows or states; leave it out."
+        )
     drafts = engine.speculation
     if not plan.has_full_attention_alone and drafts is not None and drafts.doubts_last_block:
         raise ConfigError(

@@ -175,11 +175,50 @@ def test_pools_that_keep_kv_otherwise_share_none(what: str, engine: dict[str, An
         simulated(fleet={"pools": pools, what: {}})
 
 
-def test_pools_with_roles_share_none() -> None:
+WITH_ROLES = [{"replicas": 2, "role": "prefill"}, {"replicas": 2, "role": "decode"}]
+
+
+def test_pools_with_roles_do_not_pull() -> None:
     """They hand KV over."""
-    pools = [{"replicas": 1, "role": "prefill"}, {"replicas": 1, "role": "decode"}]
-    with pytest.raises(ConfigError, match="fleet: kv_store is simulated for replicas that serve requests whole"):
-        simulated(fleet={"pools": pools, "kv_store": {}})
+    with pytest.raises(ConfigError, match="fleet: kv_pull is simulated for replicas that serve requests whole"):
+        simulated(fleet={"pools": WITH_ROLES, "kv_pull": {}})
+
+
+def test_pools_with_roles_share_a_store() -> None:
+    """Who prefills has its prompts from there and stores them; who decodes stores what it answers, if that is asked for, and is handed the rest."""
+    prompts, answers = (
+        simulated(fleet={"pools": WITH_ROLES, "kv_store": STORE | {"save_decode_cache": saves}}).summary
+        for saves in (False, True)
+    )
+    into = {link["replica"] for link in prompts["kv_store"]["links"] if link["direction"] == "in"}
+    assert into == {0, 1, 2, 3, None}  # what is handed over comes by the same cards
+    assert {link["replica"] for link in prompts["kv_store"]["links"] if link["direction"] == "out"} == {0, 1, None}
+    assert {link["replica"] for link in answers["kv_store"]["links"] if link["direction"] == "out"} == {
+        0,
+        1,
+        2,
+        3,
+        None,
+    }
+    assert None not in {link["replica"] for link in prompts["kv_transfers"]["links"]}
+    assert answers["kv_store"]["loaded_tokens"] > 1.5 * prompts["kv_store"]["loaded_tokens"] > 0
+    assert answers["kv_store"]["stored_bytes"] > prompts["kv_store"]["stored_bytes"]
+
+
+def test_a_store_outlives_who_prefills_and_who_decodes() -> None:
+    """Replicas of both roles are lost, and every request is answered in the end."""
+    faults = [{"at_s": 20, "replica": 0, "for_s": 30}, {"at_s": 30, "replica": 2, "for_s": 20}]
+    changes = {"faults": faults, "recovery": {"retries": 5}}
+    found = simulated(fleet={"pools": WITH_ROLES, "kv_store": STORE | {"save_decode_cache": True}} | changes).summary
+    assert found["completed"] == 80
+    assert found["kv_store"]["num_loads"] > 0
+
+
+def test_answers_are_stored_if_asked_for() -> None:
+    """Next turns, which begin with the answers, find these there as well."""
+    prompts, answers = (simulated(replicas=4, kv_store=STORE | {"save_decode_cache": saves}) for saves in (False, True))
+    hits = [one.summary["kv_store"]["external_prefix_cache_hit_rate"] for one in (prompts, answers)]
+    assert hits[1] > 1.5 * hits[0]
 
 
 def test_a_store_is_there_when_replicas_come_back() -> None:
@@ -225,6 +264,11 @@ def test_stores_of_windows_and_states_are_refused_where_vllm_has_none(
     given: dict[str, Any] = {"kv_store": {}, "replicas": 2, "limit": 2} | more
     with pytest.raises(ConfigError, match=message):
         sim.simulate(model, "h100-sxm", "multi-turn", **given)
+
+
+def test_answers_of_windows_are_not_stored() -> None:
+    with pytest.raises(ConfigError, match="save_decode_cache is simulated for full attention alone"):
+        sim.simulate("gpt-oss-20b", "h100-sxm", "multi-turn", replicas=2, kv_store={"save_decode_cache": True}, limit=2)
 
 
 def test_engines_of_one_server_share_a_store() -> None:

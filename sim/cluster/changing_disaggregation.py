@@ -13,6 +13,7 @@ from sim.cluster.places import Place
 from sim.cluster.prefill_desk import open_desk
 from sim.cluster.replica import LiveReplica
 from sim.cluster.servers import Front
+from sim.cluster.shared_records import SharedRecords
 from sim.cluster.watch import Watch
 from sim.engine.walking.modes import POLLING_S
 
@@ -38,12 +39,13 @@ class ChangingDisaggregatedFleet(ChangingFleet):
 
     def _replica(self, place: Place) -> LiveReplica:
         replica = super()._replica(place)
-        self._exchange.handovers.engines[replica.number_in_fleet] = replica
+        self._exchange.connect(replica.number_in_fleet, replica)
         return replica
 
     def _server(self, place: Place) -> ManagedServer:
         server = super()._server(place)
-        self._exchange.handovers.engines |= dict(zip(place.replicas, server.live_engines, strict=True))
+        for number, engine in zip(place.replicas, server.live_engines, strict=True):
+            self._exchange.connect(number, engine)
         return server
 
     def _core(self, place: Place, number: int, log: StepLog | None) -> RankCore:
@@ -54,3 +56,6 @@ class ChangingDisaggregatedFleet(ChangingFleet):
     def handovers(self) -> HandoverRecords:
         """What was handed over; to be asked for after `records`."""
         return self._exchange.records()
+
+    def shared(self) -> SharedRecords | None:
+        return self._exchange.shared()

@@ -9,6 +9,7 @@ from sim.cluster.errand import Errand
 from sim.cluster.lock_step import RankCore
 from sim.cluster.managed_gateway import NOTHING_RETURNED
 from sim.cluster.managed_transfers import TransferringGateway
+from sim.cluster.network import Network
 from sim.cluster.places import Address, Place
 from sim.cluster.replica import LiveReplica
 from sim.cluster.shared_records import SharedRecords
@@ -53,12 +54,13 @@ class ChangingSharingFleet(ChangingFleet):
         plan = self._plan
         assert plan.sharing is not None, "a fleet that shares KV"
         kvs = [plan.pools[pool].kv for pool in self.pool_of]
-        self._shared = plan.sharing.over(self._env, kvs, plan.configs[0].block_size, len(self._source))
+        network = Network(self._env, plan.sharing.costs, [kv.num_gpus for kv in kvs])
+        self._shared = plan.sharing.over(network, kvs, plan.configs[0].block_size, len(self._source))
         return self._managed(ManagedSharingGateway, watches, shared=self._shared)
 
     def _replica(self, place: Place) -> LiveReplica:
         replica = super()._replica(place)
-        self._shared.replicas[replica.number_in_fleet] = replica
+        self._shared.engines[replica.number_in_fleet] = replica
         return replica
 
     def _core(self, place: Place, number: int, log: StepLog | None) -> RankCore:

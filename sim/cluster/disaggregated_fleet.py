@@ -13,6 +13,7 @@ from sim.cluster.prefill_desk import open_desk
 from sim.cluster.routers.router import Fleet, Router
 from sim.cluster.routers.table import router_for
 from sim.cluster.servers import Front, Servers
+from sim.cluster.shared_records import SharedRecords
 from sim.engine.request_source import RequestSource
 from sim.engine.request_table import RequestTable
 from sim.engine.walking.modes import POLLING_S
@@ -40,7 +41,8 @@ class DisaggregatedFleet:
         self.gateway = DisaggregatedGateway(env, router, source, table, desk, self._exchange.handovers)
         self.servers = Servers(env, plan, source, self._core, self._front, is_live=True, step_log=step_log)
         self.gateway.connect(self.servers.addresses)
-        self._exchange.connect(self.servers.live_engines)
+        for number, engine in enumerate(self.servers.live_engines):
+            self._exchange.connect(number, engine)
 
     def _router(self, given: RouterLike, *, is_prefill: bool) -> Router:
         """Of the addresses that prefill for others, or of those that answer."""
@@ -62,3 +64,7 @@ class DisaggregatedFleet:
     def handovers(self) -> HandoverRecords:
         """What was handed over; to be asked for after the records of all engines."""
         return self._exchange.records()
+
+    def shared(self) -> SharedRecords | None:
+        """What came of a store, if there is one; to be asked for likewise."""
+        return self._exchange.shared()

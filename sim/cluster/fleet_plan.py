@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from sim.cluster.dynamics import Dynamics
+from sim.cluster.engine_role import Role
 from sim.cluster.front_end import NO_FRONT_END, FrontEnd
 from sim.cluster.leases import NEWEST_LEASE, Lease
 from sim.cluster.network import NetworkCosts
@@ -22,10 +23,6 @@ DeciderLike = str | Mapping[str, Any]
 """A decider's name, with options behind a colon, or `{policy: prefix_based, non_cached_tokens: 512}`."""
 RouterLike = str | Mapping[str, Any]
 """A router's name, with options behind a colon, or `{policy: llm_d, queue: 2}`."""
-
-
-Role = Literal["both", "prefill", "decode"]
-"""What replicas do of a request: all of it, its prompt for others, or its answer and so much of its prompt as nobody else does."""
 
 
 class ServerPlan(NamedTuple):

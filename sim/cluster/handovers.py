@@ -8,13 +8,14 @@ at once; a pull that has begun ends well though the lease ends meanwhile.
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import simpy
 
 from sim.cluster.arrivals import Process
 from sim.cluster.clock import FLEET, TRANSFER, At, call_at
+from sim.cluster.engine_role import Engine
 from sim.cluster.leases import Lease
 from sim.cluster.network import Network
 from sim.cluster.replica import Replica
@@ -25,12 +26,6 @@ from sim.engine.walking.connector import Transfer
 from sim.memory.transfers import ReplicaKV
 
 ReplicaT = TypeVar("ReplicaT", bound=Replica)
-
-
-class Engine(Protocol):
-    """What has KV, and may sleep while it waits for some, or for some to be fetched."""
-
-    def wake(self) -> None: ...
 
 
 class Handover(Generic[ReplicaT]):

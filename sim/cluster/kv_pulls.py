@@ -20,10 +20,11 @@ import simpy
 
 from sim.cluster.arrivals import Process
 from sim.cluster.clock import TRANSFER, At
+from sim.cluster.engine_role import Engine, Role
 from sim.cluster.handover_records import uses_of
 from sim.cluster.network import Network, NetworkCosts
 from sim.cluster.options import option
-from sim.cluster.replica import LiveReplica, Replica
+from sim.cluster.replica import Replica
 from sim.cluster.shared_records import PullRecords
 from sim.engine.records import Floats, Ints
 from sim.engine.request import Request
@@ -62,9 +63,8 @@ class PullSharing:
             kv_load_failure_policy=self.kv_load_failure_policy,
         )
 
-    def over(self, env: simpy.Environment, kvs: Sequence[ReplicaKV], block_size: int, num_requests: int) -> "Pulls":
-        network = Network(env, self.costs, [kv.num_gpus for kv in kvs])
-        return Pulls(self, network, kvs, block_size, num_requests)
+    def over(self, network: Network, kvs: Sequence[ReplicaKV], block_size: int, num_requests: int) -> "Pulls":
+        return Pulls(self, network.at(self.costs), kvs, block_size, num_requests)
 
 
 class Pull:
@@ -107,9 +107,9 @@ class Pulls:
         self._of: dict[Request, Pull] = {}
         self._failed: dict[Request, int] = {}
         self._table = PullTable(num_requests)
-        self.replicas: dict[int, LiveReplica] = {}
+        self.engines: dict[int, Engine] = {}
 
-    def modes_of(self, modes: Modes, number: int) -> Modes:  # noqa: ARG002 - shared KV's interface
+    def modes_of(self, modes: Modes, number: int, role: Role) -> Modes:  # noqa: ARG002 - shared KV's interface
         return replace(modes, kv_transfer=self._sharing.config, peer=self)
 
     def records(self) -> PullRecords:
@@ -130,7 +130,8 @@ class Pulls:
             holders = [replica for replica, num_tokens in zip(others, held, strict=True) if num_tokens == most]
             source = min(holders, key=lambda replica: replica.load[0])
             self._of[request] = pull = Pull(source.number, most, chosen.number)
-            pull.is_lost = self.replicas.get(source.number) is not source  # and nobody has noticed yet
+            there: object = self.engines.get(source.number)
+            pull.is_lost = there is not source  # and nobody has noticed yet
 
     def _num_held_tokens(self, replica: Replica, request: Request) -> int:
         """What can be had of a prompt from there."""
@@ -143,7 +144,7 @@ class Pulls:
         for request, pull in list(self._of.items()):
             if pull.receiver == number:
                 self._drop(request, pull)
-        self.replicas.pop(number, None)
+        self.engines.pop(number, None)
         self.gone(number)
         self._network.forget(number)
 
@@ -196,7 +197,7 @@ class Pulls:
             self._fail(pull, transfer)
         transfer.end_s = env.now
         del self._of[transfer.request]
-        self.replicas[pull.receiver].wake()
+        self.engines[pull.receiver].wake()
 
     def _move(self, pull: Pull, transfer: Transfer) -> Process:
         env = self._network.env

@@ -13,10 +13,11 @@ import simpy
 
 from sim.cluster.arrivals import Process
 from sim.cluster.clock import TRANSFER, At
+from sim.cluster.engine_role import Engine, Role
 from sim.cluster.handover_records import uses_of
 from sim.cluster.network import Network, NetworkCosts
 from sim.cluster.options import option
-from sim.cluster.replica import LiveReplica, Replica
+from sim.cluster.replica import Replica
 from sim.cluster.shared_records import StoreRecords
 from sim.engine.request import Request
 from sim.engine.walking.modes import Modes
@@ -34,7 +35,8 @@ class StoreOptions:
     A `lookup` holds up the pass that makes it (`sync`, vLLM's default), or its request is passed over until it is answered (`async`).
 
     Fewer than `min_retrieve_tokens` are computed, not loaded. A chunk of 256 tokens and 0 of these are LMCache's defaults; of several KV groups a chunk
-    is a block of one, as for vLLM's MooncakeStoreConnector. The times are round numbers of one exchange over a network.
+    is a block of one, as for vLLM's MooncakeStoreConnector. With `save_decode_cache` what is answered is stored as well. The times are round numbers of one
+    exchange over a network.
     """
 
     capacity_gib: float = option(1024.0, at_least=1e-3)
@@ -44,6 +46,7 @@ class StoreOptions:
     chunk_us: float = option(100.0, at_least=0, at_most=1e6)
     chunk_tokens: int | None = option(None, kind=int, at_least=1)
     min_retrieve_tokens: int = option(0, at_least=0)
+    save_decode_cache: bool = option(False)
 
     def chunk_blocks(self, kv: ReplicaKV, block_size: int) -> int:
         """Of a KV cache's chunks."""
@@ -70,13 +73,13 @@ class StoreSharing:
 
     def over(
         self,
-        env: simpy.Environment,
+        network: Network,
         kvs: Sequence[ReplicaKV],
         block_size: int,
         num_requests: int,  # noqa: ARG002 - a means of sharing
     ) -> "KVStore":
         """All KV caches are alike."""
-        return KVStore(self.options, Network(env, self.costs, [kv.num_gpus for kv in kvs]), kvs[0], block_size)
+        return KVStore(self.options, network.at(self.costs), kvs[0], block_size)
 
 
 class StoredChunk:
@@ -97,6 +100,7 @@ class KVStore:
         self.lookup_s = options.lookup_ms * MS
         self.holds_up_passes = options.lookup == "sync"
         self.least_tokens = options.min_retrieve_tokens
+        self.saves_decodes = options.save_decode_cache
         self.num_chunks = options.num_chunks(kv, block_size)
         self.most_chunks = 0
         self.num_evictions = 0
@@ -104,15 +108,15 @@ class KVStore:
         self._number = network.add_node(options.bandwidth_gb_s * GIGA)
         self._chunks: dict[int, StoredChunk] = {}
         self._moves: dict[int, dict[Moved, simpy.Process]] = defaultdict(dict)
-        self.replicas: dict[int, LiveReplica] = {}
+        self.engines: dict[int, Engine] = {}
 
     @property
     def now_s(self) -> float:
         """By the run's clock."""
         return self._network.env.now
 
-    def modes_of(self, modes: Modes, number: int) -> Modes:
-        return replace(modes, store=ReplicaStore(self, number))
+    def modes_of(self, modes: Modes, number: int, role: Role) -> Modes:
+        return replace(modes, store=ReplicaStore(self, number, role))
 
     def sent(self, request: Request, chosen: Replica, all_there: Iterable[Replica]) -> None:
         """Its engine asks for what is there."""
@@ -193,7 +197,7 @@ class KVStore:
         for key in moved.keys:
             self._chunks[key].num_users -= 1
         moved.end_s = self._network.env.now
-        self.replicas[replica].wake()
+        self.engines[replica].wake()
 
     def _store(self, moved: Moved, replica: int) -> Process:
         yield from self._sent(moved, replica, self._number)
@@ -208,9 +212,9 @@ class KVStore:
 
 
 class ReplicaStore:
-    """The store towards one engine."""
+    """The store towards one engine. Who decodes what others prefill is vLLM's `kv_consumer`, which stores no prefills of its own; all others are `kv_both`."""
 
-    def __init__(self, store: KVStore, number: int) -> None:
+    def __init__(self, store: KVStore, number: int, role: Role) -> None:
         self._store = store
         self._number = number
         self.chunk_blocks = store.chunk_blocks
@@ -218,6 +222,8 @@ class ReplicaStore:
         self.lookup_s = store.lookup_s
         self.holds_up_passes = store.holds_up_passes
         self.least_tokens = store.least_tokens
+        self.saves_prefills = role != "decode"
+        self.saves_decodes = store.saves_decodes
 
     @property
     def now_s(self) -> float:

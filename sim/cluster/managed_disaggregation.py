@@ -83,7 +83,8 @@ class ManagedDisaggregatedGateway(TransferringGateway):
 
     def gone(self, place: Place) -> None:
         super().gone(place)
-        self._forget(place)
+        for number in place.replicas:
+            self._exchange.gone(number)
 
     def _failed_at(self, request: Request) -> int | None:
         return self._handovers.failed_at(request)
@@ -92,7 +93,8 @@ class ManagedDisaggregatedGateway(TransferringGateway):
 
     def lost(self, place: Place, lost: Iterable[Request], returned: Mapping[Request, int] = NOTHING_RETURNED) -> None:
         """A replica is lost with these requests, or prompts."""
-        self._forget(place)
+        for number in place.replicas:
+            self._exchange.lost(number)
         if not self._desk.is_prefill(place.pool):
             for request in lost:
                 self._give_up(request, is_known=False)
@@ -124,11 +126,6 @@ class ManagedDisaggregatedGateway(TransferringGateway):
         del self._places.at(number).in_flight[handover.prefill]
         if self._desk.router.listens:
             self._desk.router.answered(handover.prefill, number)
-
-    def _forget(self, place: Place) -> None:
-        """Engines that come there have met nobody."""
-        for number in place.replicas:
-            self._exchange.network.forget(number)
 
     def _give_up(self, request: Request, *, is_known: bool) -> None:
         """A request leaves its decode replica unanswered; `is_known` to that, which tells the sender, unless it is lost itself."""

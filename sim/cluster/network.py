@@ -34,7 +34,7 @@ class ReplicaPort(NamedTuple):
 
 
 class Network:
-    """Ports of replicas, by the order in which they were added, and the pairs that have met."""
+    """Ports of replicas, by the order in which they were added, and the pairs that have met, for transfers of one kind."""
 
     def __init__(self, env: simpy.Environment, costs: NetworkCosts, num_gpus: Iterable[int] = ()) -> None:
         """Of replicas that have so many GPUs each."""
@@ -46,6 +46,12 @@ class Network:
         self._met_s: dict[tuple[int, int], float] = {}
         for number in num_gpus:
             self.add(number)
+
+    def at(self, costs: NetworkCosts) -> "Network":
+        """The same ports, for transfers that have costs of their own, whoever has met for others."""
+        beside = Network(self.env, costs)
+        beside._links, beside._out, beside._in = self._links, self._out, self._in
+        return beside
 
     def add(self, num_gpus: int) -> int:
         """A replica, whose GPUs have a card each; its number here."""

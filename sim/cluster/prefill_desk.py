@@ -119,7 +119,7 @@ def open_desk(
     """What replicas of these pools hand KV over by, and its desk; `router_of` makes a router among those that prefill."""
     assert plan.disaggregation is not None, "a fleet that hands KV over"
     pools = [plan.pools[pool] for pool in pool_of]
-    exchange = Exchange(env, plan.disaggregation, pools, source, idle_sleep_s)
+    exchange = Exchange(env, plan.disaggregation, pools, source, idle_sleep_s, sharing=plan.sharing)
     router = router_of(plan.disaggregation.router or plan.router)
     asks = decider(plan.disaggregation.decider)
     return exchange, PrefillDesk(env, router, asks, source, exchange.handovers, plan.pools)

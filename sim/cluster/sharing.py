@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-import simpy
-
-from sim.cluster.replica import LiveReplica, Replica
+from sim.cluster.engine_role import Engine, Role
+from sim.cluster.network import Network, NetworkCosts
+from sim.cluster.replica import Replica
 from sim.cluster.shared_records import SharedRecords
 from sim.engine.request import Request
 from sim.engine.walking.modes import Modes
@@ -13,12 +13,12 @@ from sim.memory.transfers import ReplicaKV
 
 
 class Shared(Protocol):
-    """In one run; `replicas` stand there by number, each as long as it is there."""
+    """In one run; `engines` stand there by number, each as long as it is there."""
 
-    replicas: dict[int, LiveReplica]
+    engines: dict[int, Engine]
 
-    def modes_of(self, modes: Modes, number: int) -> Modes:
-        """What the engine of that replica does besides."""
+    def modes_of(self, modes: Modes, number: int, role: Role) -> Modes:
+        """What the engine of that number, in a pool of that role, does besides."""
         ...
 
     def sent(self, request: Request, chosen: Replica, all_there: Iterable[Replica]) -> None:
@@ -43,8 +43,13 @@ class Shared(Protocol):
 
 
 class Sharing(Protocol):
-    """A means of sharing, with its options and costs."""
+    """A means of sharing, with its options."""
 
-    def over(self, env: simpy.Environment, kvs: Sequence[ReplicaKV], block_size: int, num_requests: int) -> Shared:
-        """In a run of replicas with such KV caches, by number."""
+    @property
+    def costs(self) -> NetworkCosts:
+        """Of what goes between its engines, and what else there is."""
+        ...
+
+    def over(self, network: Network, kvs: Sequence[ReplicaKV], block_size: int, num_requests: int) -> Shared:
+        """In a run of engines with such KV caches, by number, which the network has already."""
         ...

@@ -9,6 +9,7 @@ from sim.cluster.engines import StepLog, engine_core, of_replica
 from sim.cluster.fleet_plan import FleetPlan, Pool
 from sim.cluster.gateway import Gateway
 from sim.cluster.lock_step import RankCore
+from sim.cluster.network import Network
 from sim.cluster.parallel_sampling import ParallelSampling
 from sim.cluster.replica import LiveReplica, Replica
 from sim.cluster.routers.router import Fleet, Router
@@ -51,7 +52,7 @@ def sharing_core(
     step_log: StepLog | None = None,
 ) -> RankCore:
     """The engine of a replica of that number, which polls every `idle_sleep_s` while it waits for KV."""
-    modes = shared.modes_of(replace(pool.modes, idle_sleep_s=idle_sleep_s), number)
+    modes = shared.modes_of(replace(pool.modes, idle_sleep_s=idle_sleep_s), number, pool.role)
     return engine_core(pool._replace(modes=modes), table, number, start_s=start_s, num_keys=num_keys, step_log=step_log)
 
 
@@ -72,7 +73,8 @@ class SharingFleet:
         assert plan.sharing is not None, "a fleet that shares KV"
         pools = [plan.pools[number] for number in plan.pool_of]
         kvs = [pool.kv for pool in pools]
-        self._shared = plan.sharing.over(env, kvs, pools[0].config.block_size, len(source))
+        network = Network(env, plan.sharing.costs, [kv.num_gpus for kv in kvs])
+        self._shared = plan.sharing.over(network, kvs, pools[0].config.block_size, len(source))
         router = router_for(plan.router, Fleet([pool.config for pool in pools], source, seed), len(pools))
         is_one_server = router_options(plan.router).is_of_one_server
         self.gateway = SharingGateway(env, router, source, self._shared, one_by_one=is_one_server)
@@ -101,7 +103,7 @@ class SharingFleet:
             for number, core in enumerate(self._cores)
         ]
         self.gateway.replicas = replicas
-        self._shared.replicas = dict(enumerate(replicas))
+        self._shared.engines = dict(enumerate(replicas))
 
     def records(self) -> list[EngineRecords]:
         """Of each replica, by number; to be asked for once."""

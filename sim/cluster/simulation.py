@@ -152,6 +152,7 @@ def _serve_disaggregated(
         table,
         plan.pool_of,
         handovers=fleet.handovers(),
+        shared=fleet.shared(),
         ranks=fleet.servers.ranks,
         server_of=plan.server_of,
     )

@@ -6,8 +6,8 @@ from math import isnan
 from typing import NamedTuple
 
 from sim.cluster.autoscaling.autoscaler import Autoscaler, Observed, Shown
+from sim.cluster.engine_role import Role
 from sim.cluster.errand import Errand
-from sim.cluster.fleet_plan import Role
 from sim.cluster.places import Place, Places, State
 
 

@@ -42,14 +42,19 @@ class Retention:
         """Whether states stay after so many blocks of any prompt."""
         return self._segment > 0 and num_blocks % self._segment == 0
 
-    def ranges(self, group: int, request: Request, first: int, last: int) -> Ranges:
-        """Of the blocks of a group with a window from number `first` to before `last`, those that stay: from where to where, in order."""
+    def ranges(
+        self, group: int, request: Request, first: int, last: int, num_prompt_tokens: int | None = None
+    ) -> Ranges:
+        """Of the blocks of a group with a window from number `first` to before `last`, those that stay: from where to where, in order.
+
+        A request that was preempted may have a longer prompt than its own: all that it knows.
+        """
         window, dropped = self._windows[group], self._num_dropped[group]
         assert window is not None, "full attention keeps all"
         needed = -(-(window - 1) // self._block_size) + dropped
         if 0 < self._segment <= needed:
             return [(first, last)]
-        ends = [tokens // self._block_size for tokens in self._boundaries(group, request)]
+        ends = [tokens // self._block_size for tokens in self._boundaries(group, request, num_prompt_tokens)]
         if self._segment:
             ends += range(self._segment, last + self._segment, self._segment)
         found: Ranges = []
@@ -63,9 +68,10 @@ class Retention:
                 found.append((start, stop))
         return found
 
-    def _boundaries(self, group: int, request: Request) -> list[int]:
+    def _boundaries(self, group: int, request: Request, num_prompt_tokens: int | None = None) -> list[int]:
         """In tokens."""
-        size, prompt = self._block_size, request.num_prompt_tokens
+        size = self._block_size
+        prompt = request.num_prompt_tokens if num_prompt_tokens is None else num_prompt_tokens
         junction = request.junction if self._knows_junctions else 0
         found = [junction] if junction else []
         if not self._drops:

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from sim.cluster import fleet_plan
 from sim.cluster.arrivals import arrivals
 from sim.cluster.disaggregated_fleet import DisaggregatedFleet
+from sim.cluster.engine_role import Role
 from sim.cluster.engines import StepLog
 from sim.cluster.fleet_plan import FleetPlan
+from sim.cluster.kv_store import StoreSharing
 from sim.cluster.network import NetworkCosts
 from sim.cluster.records import ClusterRecords
 from sim.engine.request_table import RequestTable
@@ -32,7 +34,7 @@ from tests.reference.modes import Loras
 from tests.workloads import configs, step_times, tight_config, traces
 
 POLLING_S = 2.0
-ROLES: tuple[fleet_plan.Role, ...] = ("prefill", "decode")
+ROLES: tuple[Role, ...] = ("prefill", "decode")
 costs = st.builds(
     NetworkCosts,
     bytes_per_s=st.integers(1, 20),
@@ -91,7 +93,11 @@ def fleets(draw: st.DrawFn, *, with_tiers: bool = False) -> Fleet:
 
 
 def simulate(
-    fleet: Fleet, network: NetworkCosts, least_uncached_tokens: int, step_log: StepLog | None = None
+    fleet: Fleet,
+    network: NetworkCosts,
+    least_uncached_tokens: int,
+    step_log: StepLog | None = None,
+    sharing: StoreSharing | None = None,
 ) -> ClusterRecords:
     """With engines that poll as seldom as the naive ones here."""
     trace, prefill, decode = fleet[:3]
@@ -100,6 +106,7 @@ def simulate(
         (fleet.planned(0), fleet.planned(1)),
         decode.router,
         disaggregation=fleet_plan.Disaggregation(network, decider, prefill.router),
+        sharing=sharing,
     )
     source = plan.source(trace)
     table = RequestTable(source)
@@ -109,7 +116,12 @@ def simulate(
     env.run()
     handed = found.handovers
     return ClusterRecords.of(
-        found.servers.records(), table, plan.pool_of, handovers=handed(), ranks=found.servers.ranks
+        found.servers.records(),
+        table,
+        plan.pool_of,
+        handovers=handed(),
+        shared=found.shared(),
+        ranks=found.servers.ranks,
     )
 
 

@@ -12,8 +12,9 @@ from hypothesis import given
 
 from sim.cluster.arrivals import arrivals
 from sim.cluster.disaggregated_fleet import DisaggregatedFleet
+from sim.cluster.engine_role import Role
 from sim.cluster.engines import StepLog
-from sim.cluster.fleet_plan import Disaggregation, FleetPlan, Pool, Role, ServerPlan
+from sim.cluster.fleet_plan import Disaggregation, FleetPlan, Pool, ServerPlan
 from sim.cluster.leases import Lease
 from sim.cluster.lock_step import RankCore
 from sim.cluster.network import NetworkCosts

@@ -46,6 +46,7 @@ def stores(draw: st.DrawFn) -> tuple[int, StoreOptions]:
         lookup_ms=1000.0 * draw(st.sampled_from((0, 0, 1, 5))),
         chunk_us=1e6 * draw(st.integers(0, 3)),
         min_retrieve_tokens=draw(st.sampled_from((0, 0, 9))),
+        save_decode_cache=draw(st.booleans()),
     )
     return draw(st.integers(1, 2)), options
 
@@ -90,7 +91,12 @@ def test_replicas_that_share_a_store(
             replace(trace, segments=None), data
         )  # whose prompts repeat no answer, of which there would be several
     chunk_blocks, given_options = store
-    options = replace(given_options, chunk_tokens=most_blocks(config, chunk_blocks) * config.block_size)
+    has_attention_alone = len(config.kv_groups) == 1 and not config.has_windows
+    options = replace(
+        given_options,
+        chunk_tokens=most_blocks(config, chunk_blocks) * config.block_size,
+        save_decode_cache=given_options.save_decode_cache and has_attention_alone,
+    )
     kv = ReplicaKV((KVGroup("full", None, 1, config.block_size, BYTES_PER_TOKEN * config.block_size // 2),), 1)
     timed = Telling(step_time)
 

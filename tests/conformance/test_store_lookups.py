@@ -35,5 +35,6 @@ def test_what_a_store_has_and_gets(case: dict[str, Any]) -> None:
     assert found * block_size == case["hit_tokens"]
     loaded = [list(range(lookup.first_needed(number, found * block_size), found)) for number in numbers]
     assert loaded == case["loaded"]
-    ranges = [lookup.stored(number, request, case["first_chunk"], num_blocks) for number in numbers]
+    prompt = case["prompt_tokens"]
+    ranges = [lookup.stored(number, request, case["first_chunk"], num_blocks, prompt) for number in numbers]
     assert [[block for start, end in one for block in range(start, end)] for one in ranges] == case["stored"]

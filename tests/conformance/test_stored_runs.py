@@ -11,6 +11,7 @@ import pytest
 
 from sim.cluster.changing_sharing import ChangingSharingFleet
 from sim.cluster.dynamics import Dynamics
+from sim.cluster.engine_role import Role
 from sim.cluster.faults import ScriptedFault
 from sim.cluster.fleet_plan import FleetPlan, Pool
 from sim.cluster.kv_store import StoreOptions, StoreSharing
@@ -39,13 +40,22 @@ def test_a_store_is_that_of_vllm(run: dict[str, Any]) -> None:
 
 
 def replayed(run: dict[str, Any]) -> ClusterRecords:
-    """In nanoseconds, with a store that answers at once and moves a chunk in a hundredth of one."""
+    """In nanoseconds, with a store that answers at once and moves a chunk in a hundredth of one; a `kv_consumer` is an engine that decodes what others prefill."""
     trace, config, step_time = load_parts(run)
+    kv_config = run["config"]["kv"]
+    role: Role = "decode" if kv_config["role"] == "kv_consumer" else "both"
     losses = [ScriptedFault(request["arrival_ns"] - 1.0, 0, 0.0) for request in run["requests"] if request.get("reset")]
-    options = StoreOptions(1e6, 1e12, lookup_ms=0.0, chunk_us=1e4, chunk_tokens=config.block_size)
+    options = StoreOptions(
+        1e6,
+        1e12,
+        lookup_ms=0.0,
+        chunk_us=1e4,
+        chunk_tokens=config.block_size,
+        save_decode_cache=kv_config.get("save_decode_cache", False),
+    )
     kv = ReplicaKV(tuple(KVGroup("full", None, 1, config.block_size, 8) for _ in config.kv_groups), 1)
     plan = FleetPlan(
-        (Pool(config, step_time, 1, kv=kv),),
+        (Pool(config, step_time, 1, role=role, kv=kv),),
         "round_robin",
         Dynamics(faults=tuple(losses)),
         sharing=StoreSharing(options, card_bytes_per_s=1e21),

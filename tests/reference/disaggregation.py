@@ -13,20 +13,22 @@ from typing import Any, NamedTuple
 import numpy as np
 import simpy
 
+from sim.cluster.kv_store import StoreSharing
 from sim.cluster.network import Network, NetworkCosts
 from sim.cluster.options import named
 from sim.engine.config import SchedulerConfig
 from sim.memory.transfers import ReplicaKV
 from sim.steptime.protocol import StepTimeModel
 from sim.workload.trace import Trace
+from tests.reference import kv_store
 from tests.reference.arrivals import ANSWERED, TRANSFER, Due, arrivals
 from tests.reference.cluster import Gateway
-from tests.reference.connector import Job, Remote, handed_over
+from tests.reference.connector import Connector, Job, Remote, handed_over
 from tests.reference.front_door import let_in, make_requests
 from tests.reference.handing_ranks import HandingRanks
 from tests.reference.kv_cache import KVCacheManager
 from tests.reference.modes import Loras, Modes, Offload, Script, Speculation, Transfers
-from tests.reference.multi_connector import beside_cpu, remote_of
+from tests.reference.multi_connector import MultiConnector, beside_cpu, remote_of
 from tests.reference.recorder import Recorder
 from tests.reference.replica import Process, Replica
 from tests.reference.request import Request
@@ -134,10 +136,12 @@ class Pulled(Remote):
         next(job for job in self._under_way if job.request.index == row).end_s = self._cluster.env.now
 
 
-def prefills_of(trace: Trace, config: SchedulerConfig) -> list[Request]:
+def prefills_of(
+    trace: Trace, config: SchedulerConfig, interned: dict[tuple[object, ...], int] | None = None
+) -> list[Request]:
     """What is asked of those who prefill: one token."""
     of_one_token = replace(trace, output_tokens=np.ones_like(trace.output_tokens))
-    return make_requests(of_one_token, config, [Script(is_sent_on=True)] * len(trace))
+    return make_requests(of_one_token, config, [Script(is_sent_on=True)] * len(trace), interned=interned)
 
 
 class Side(NamedTuple):
@@ -165,6 +169,7 @@ class Cluster:
         costs: NetworkCosts,
         least: int,
         idle_sleep_s: float,
+        sharing: StoreSharing | None,
     ) -> None:
         self.env = env
         self._pools = pools
@@ -172,26 +177,28 @@ class Cluster:
         self._done: list[int] = []
         self._idle_sleep_s = idle_sleep_s
         self._network = Network(env, costs)
-        self._prefills = prefills_of(trace, pools[0].config)
+        for pool in pools:
+            for _ in range(pool.num_engines):
+                self._network.add(pool.kv.num_gpus)
+        first = pools[0]
+        self._store = kv_store.Cluster(env, first.config, sharing, first.kv, beside=self._network) if sharing else None
+        interned: dict[tuple[object, ...], int] = {}
+        self._prefills = prefills_of(trace, pools[0].config, interned)
         for request in self._prefills:
             request.num_prompt_tokens = pools[1].num_handed_over(request)
-        self.served = Disaggregated(make_requests(trace, pools[1].config, pools[1].scripts))
+        self.served = Disaggregated(make_requests(trace, pools[1].config, pools[1].scripts, interned=interned))
         self._routers = [_router(pool, trace) for pool in pools]
         self._gateways: list[Gateway] = []
         self._prefill = self._made(pools[0], trace, 0)
         self._decode = self._made(pools[1], trace, pools[0].num_engines)
-        for pool in pools:
-            for _ in range(pool.num_engines):
-                self._network.add(pool.kv.num_gpus)
 
     def _made(self, pool: Pool, trace: Trace, first: int) -> "Side":
         """The servers of a pool, whose engines have numbers from the first one's on."""
         engines: list[Any] = []
         for _ in range(pool.num_replicas):
             engines += self._server(pool, first + len(engines))
-        for engine in engines:
-            kv = engine.scheduler.kv
-            engine.scheduler.connector = beside_cpu(Pulled(self, pool.config, kv), pool.offload, kv, pool.config)
+        for number, engine in enumerate(engines, first):
+            engine.scheduler.connector = self._connector(pool, number, engine.scheduler.kv)
         size = pool.behind_address
         if size == 1:
             return Side(engines, engines, 1)
@@ -204,6 +211,14 @@ class Cluster:
             self._gateways.append(gateway)
             self.env.process(gateway.scrape(balancer.scrape_interval_s or 0.0))
         return Side(engines, addresses, size)
+
+    def _connector(self, pool: Pool, number: int, kv: KVCacheManager) -> Connector:
+        remote = Pulled(self, pool.config, kv)
+        if self._store is None:
+            return beside_cpu(remote, pool.offload, kv, pool.config)
+        decodes = number >= self._pools[0].num_engines
+        stored = kv_store.Stored(self._store, number, kv, pool.config, is_consumer=decodes)
+        return MultiConnector(remote, stored)
 
     def _server(self, pool: Pool, first: int) -> Sequence[Any]:
         modes = pool.modes(NIXL, self._idle_sleep_s)
@@ -303,10 +318,11 @@ def simulate_disaggregated(
     *,
     least_uncached_tokens: int = 1,
     idle_sleep_s: float = 0.001,
+    sharing: StoreSharing | None = None,
 ) -> Disaggregated:
     """Every step of every replica of both pools."""
     env = simpy.Environment(initial_time=min(0.0, float(trace.arrival_s[0])))
-    cluster = Cluster(env, trace, (prefill, decode), costs, least_uncached_tokens, idle_sleep_s)
+    cluster = Cluster(env, trace, (prefill, decode), costs, least_uncached_tokens, idle_sleep_s, sharing)
     env.process(arrivals(env, let_in(cluster.served.requests), cluster))
     env.run()
     return cluster.served

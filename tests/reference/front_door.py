@@ -22,13 +22,14 @@ def make_requests(
     *,
     capacity_too: bool = True,
     speculation: Speculation | None = None,
+    interned: dict[tuple[object, ...], int] | None = None,
 ) -> list[Request]:
     """One request a row, in trace order, its output capped by max_model_len; what can never run has its reason.
 
-    Those for further answers are numbered behind them; what they answer nobody else can know.
+    Those for further answers are numbered behind them; what they answer nobody else can know. Keys are those of all requests with the same `interned`.
     """
     max_tokens, rejected = _let_in(trace, config, capacity_too=capacity_too)
-    interned: dict[tuple[object, ...], int] = {}
+    interned = {} if interned is None else interned
     num_ahead = speculation.hash_lookahead if speculation else 0
     contents = _contents(trace, _answers(max_tokens, rejected))
     given = scripts or [UNSCRIPTED] * len(trace)

@@ -1,4 +1,4 @@
-"""Naive replicas that share a store of KV: each looks prompts up there, loads prefixes from it and stores what it computes."""
+"""Naive replicas that share a store of KV: each looks prompts up there, loads prefixes from it and stores what it prefills, or decodes as well."""
 
 from collections.abc import Callable, Sequence
 from random import Random
@@ -81,9 +81,19 @@ class Store:
 
 
 class Stored:
-    """What one engine asks of the store."""
+    """What one engine asks of the store; a `consumer` stores no prefills."""
 
-    def __init__(self, cluster: "Cluster", number: int, kv: KVCacheManager, config: SchedulerConfig) -> None:
+    hears_of_allocations = False
+
+    def __init__(
+        self,
+        cluster: "Cluster",
+        number: int,
+        kv: KVCacheManager,
+        config: SchedulerConfig,
+        *,
+        is_consumer: bool = False,
+    ) -> None:
         self.events: list[Event] = []
         self.now_s = 0.0
         self._cluster, self._number, self._kv = cluster, number, kv
@@ -92,6 +102,8 @@ class Stored:
         self._chunk_tokens = cluster.chunk_tokens
         self._answer_s: dict[Request, float] = {}
         self._waited_s = 0.0
+        self._saves_prefills = not is_consumer
+        self._num_prefilled: dict[Request, int] = {}
         self._num_stored: dict[Request, int] = {}
         self._asked: list[Job] = []
         self._offered: list[Job] = []
@@ -112,6 +124,7 @@ class Stored:
         return bool(self._asked)
 
     def find(self, request: Request, hit: PrefixHit) -> int | None:
+        self._num_prefilled[request] = request.num_tokens
         most = (request.num_tokens - self._leaves_one) // self._chunk_tokens
         if most * self._chunk_tokens <= hit.num_tokens:
             return 0
@@ -149,12 +162,14 @@ class Stored:
 
     def preempted(self, request: Request) -> None:
         self._answer_s.pop(request, None)
+        self._num_stored.pop(request, None)
 
     def scheduled(self, rows: Sequence[tuple[Request, int]]) -> None:
         for request, num_tokens in rows:
             first = self._num_stored.get(request, 0)
-            end = min(num_tokens, request.num_prompt_tokens) // self._chunk_tokens
-            if end > first:
+            end = min(num_tokens, request.num_tokens) // self._chunk_tokens
+            decodes = num_tokens > self._num_prefilled[request]
+            if end > first and (self._cluster.saves_decodes if decodes else self._saves_prefills):
                 self._num_stored[request] = end
                 new = self._cluster.store.offer(
                     [
@@ -169,7 +184,7 @@ class Stored:
 
         for request, kept in self._kv.drain_states_kept().items():
             for number, _, place in kept:
-                if place * self._chunk_tokens <= request.num_prompt_tokens:
+                if self._saves_prefills and place * self._chunk_tokens <= self._num_prefilled[request]:
                     new = self._cluster.store.offer(self._keys(request, number, place)[-1:])
                     if new:
                         self._offered.append(Job(request, "store", keys=new))
@@ -180,7 +195,7 @@ class Stored:
         if group.window is None or group.keeps_states:
             return not group.keeps_states
         is_there = request.block_tables[number][place] != NULL_BLOCK
-        return is_there and self._kv.is_reachable(group, place, [request.num_prompt_tokens - 1], drops=False)
+        return is_there and self._kv.is_reachable(group, place, [self._num_prefilled[request] - 1], drops=False)
 
     def begin(self, start_s: float) -> float:
         start_s, self._waited_s = max(start_s, self.now_s + self._waited_s), 0.0
@@ -216,17 +231,25 @@ class Cluster:
     """The store, the links to it, and the replicas."""
 
     def __init__(
-        self, env: simpy.Environment, config: SchedulerConfig, sharing: StoreSharing, kv: ReplicaKV, num_replicas: int
+        self,
+        env: simpy.Environment,
+        config: SchedulerConfig,
+        sharing: StoreSharing,
+        kv: ReplicaKV,
+        num_replicas: int = 0,
+        beside: Network | None = None,
     ) -> None:
+        """Of so many replicas, or of those whose network there is."""
         self.env, options = env, sharing.options
         assert options.chunk_tokens
         self.chunk_tokens = options.chunk_tokens
         self.chunk_blocks = options.chunk_tokens // config.block_size
         self.is_sync = options.lookup == "sync"
+        self.saves_decodes = options.save_decode_cache
         self.lookup_s, self.least_tokens = options.lookup_ms / 1e3, options.min_retrieve_tokens
         self._block_size, self._block_bytes = config.block_size, kv.bytes_per_block
         self.store = Store(int(options.capacity_gib * 2**30) // (self.chunk_blocks * self._block_bytes))
-        self._network = Network(env, sharing.costs)
+        self._network = beside.at(sharing.costs) if beside else Network(env, sharing.costs)
         for _ in range(num_replicas):
             self._network.add(kv.num_gpus)
         self._there = self._network.add_node(options.bandwidth_gb_s * 1e9)

@@ -1,4 +1,4 @@
-"""Two connectors in one: KV from and to other engines, and behind it a CPU that keeps it as well.
+"""Two connectors in one: KV from and to other engines, and behind it a CPU, or a store, that keeps it as well.
 
 Mirrors vLLM's MultiConnector (0.32 and 0.33): a request loads from the first that has something, both are told what becomes of it.
 """
@@ -17,12 +17,12 @@ from tests.reference.request import Request
 class MultiConnector:
     """Who loads is told in `_chosen` until the next one is looked for."""
 
-    def __init__(self, remote: Remote, offload: OffloadConnector) -> None:
+    def __init__(self, remote: Remote, offload: Any) -> None:
         self.events: list[Event] = []
         remote.events = offload.events = self.events
         self._both = (remote, offload)
         self.remote, self.offload = remote, offload
-        self._chosen: Remote | OffloadConnector = remote
+        self._chosen: Any = remote
 
     @property
     def now_s(self) -> float:

@@ -16,7 +16,7 @@ class Chunks:
     CPU was offered or has loaded from, what it did with each, its transfers under way, when a store has answered, the copies it
     took for a load of which the tier does not know yet, those it held as it ended, and whether it has been scheduled since it was last looked up.
     `left` are the copies of blocks that are yet to be stored, by block and group; `num_known` blocks it held after the last pass.
-    A store's begins behind `num_begun` tokens that the GPU had or that were loaded.
+    A store's begins behind `num_begun` tokens that the GPU had or that were loaded; as it was last admitted, `num_prefilled` tokens were known.
     """
 
     def __init__(self) -> None:
@@ -32,6 +32,7 @@ class Chunks:
         self.left: dict[int, int] = {}
         self.num_known = 0
         self.num_begun = 0
+        self.num_prefilled = 0
         self.has_joined = False
 
 

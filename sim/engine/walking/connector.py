@@ -102,6 +102,12 @@ class Connector:
         """Blocks are there: the load begins with the batch of this pass."""
         raise NotImplementedError
 
+    def note_taken(self) -> None:
+        """What this pass has taken until here, it may wait for."""
+
+    def hears_of_other_load(self, progress: Progress) -> None:
+        """Another connector loads for a request."""
+
     def num_blocks_behind(self, request: Request, num_hit_blocks: int) -> int:  # noqa: ARG002 - for those that keep blocks here
         """Blocks of a request that has not come in which lie behind those in the GPU's cache, in host memory."""
         return 0

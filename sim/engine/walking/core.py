@@ -547,22 +547,26 @@ class WalkingCore(LockStepCore):
 
 
 def _connector(config: SchedulerConfig, modes: Modes) -> Connector | None:
-    if modes.store is not None:
-        assert modes.kv_transfer is None, "either other engines or the store have KV"
-        return Stored(modes.store, config)
-    caches = config.engine.enable_prefix_caching
-    offload = None
-    if modes.offload is not None:
-        drafting = modes.drafting
-        offload = Offload(modes.offload, config, drops=drafting is not None and drafting.drops_last_hit)
+    kept = _kept(config, modes)
     if modes.kv_transfer is None:
-        return offload
+        return kept
     assert modes.peer is not None, "KV is transferred from and to a peer"
     remote = Remote(modes.kv_transfer, modes.peer)
-    if offload is None:
+    if kept is None:
         return remote
-    assert caches, "who takes a block that is being stored is known by its copies"
-    return MultiConnector(remote, offload)
+    assert config.engine.enable_prefix_caching, "who takes a block that is being stored is known by its copies"
+    return MultiConnector(remote, kept)
+
+
+def _kept(config: SchedulerConfig, modes: Modes) -> Offload | Stored | None:
+    """What keeps the engine's own KV elsewhere."""
+    if modes.store is not None:
+        assert modes.offload is None, "KV is kept on the CPU or in a store"
+        return Stored(modes.store, config)
+    if modes.offload is None:
+        return None
+    drafting = modes.drafting
+    return Offload(modes.offload, config, drops=drafting is not None and drafting.drops_last_hit)
 
 
 def _pop_oldest(in_flight: list[Batch]) -> None:

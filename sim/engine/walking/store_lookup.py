@@ -58,13 +58,13 @@ class StoreLookup:
         window = self._windows[number]
         return 0 if window is None else max(0, end_tokens - window + 1) // self._chunk_tokens
 
-    def stored(self, number: int, request: Request, first: int, end: int) -> Ranges:
-        """Of the chunks of a group from number `first` to before `end`, those that a store gets; states go there one by one."""
+    def stored(self, number: int, request: Request, first: int, end: int, num_prefilled: int) -> Ranges:
+        """Of the chunks of a group from number `first` to before `end`, those that a store gets from a prefill of so many tokens; states go there one by one."""
         if first >= end or self._keeps_states[number]:
             return []
         if self._retention is None or not self._is_sparse[number] or self._windows[number] is None:
             return [(first, end)]
-        return self._retention.ranges(number, request, first, end)
+        return self._retention.ranges(number, request, first, end, num_prefilled)
 
 
 def _prefix(has: Callable[[int], bool], keys: Sequence[int], most: int) -> int:

@@ -1,10 +1,10 @@
-"""KV in a store that engines share: lookups, loads of a prefix, and write-through stores of prompts.
+"""KV in a store that engines share: lookups, loads of a prefix, and write-through stores of prompts, or of answers as well.
 
 After vLLM's MooncakeStoreConnector (0.33) where a chunk is a block, as recorded, and after LMCache's else. A lookup holds the scheduler up, as by their
 defaults, or is asked for again until it is answered (`lookup_async`, `enable_async_loading`); it is made once a request, and once more after a
-preemption, and counts from a prompt's beginning, whatever the GPU has. A load is asynchronous, of what the GPU lacks. Deliberate differences: what is
-stored is copied out of the GPU's blocks at no time, so that nobody waits for it, and once a request, whatever becomes of it there; drafters that read
-ahead have no block of a hit left to them, as LMCache does it.
+preemption, and counts from a prompt's beginning, whatever the GPU has. A load is asynchronous, of what the GPU lacks. Who was preempted prefills what it has
+answered as well, which is stored with it. Deliberate differences: what is stored is copied out of the GPU's blocks at no time, so that nobody waits for it,
+and but once until its request is preempted, whatever becomes of it there; drafters that read ahead have no block of a hit left to them, as LMCache does it.
 """
 
 from collections.abc import Sequence
@@ -45,6 +45,16 @@ class Store(Protocol):
 
     @property
     def least_tokens(self) -> int: ...
+    @property
+    def saves_prefills(self) -> bool:
+        """Whether it gets what this engine prefills."""
+        ...
+
+    @property
+    def saves_decodes(self) -> bool:
+        """Whether it gets what a request has, and has answered, from its second token on."""
+        ...
+
     @property
     def now_s(self) -> float: ...
 
@@ -109,6 +119,9 @@ class Stored(Connector):
     def added(self, progress: Progress) -> None:
         progress.chunks = Chunks()
 
+    def has_stored(self, progress: Progress) -> bool:  # noqa: ARG002 - a connector's interface
+        return not self._store.saves_decodes
+
     def may_find(self, progress: Progress) -> bool:
         """A lookup begins in a pass that comes to the request; and the more there is, the less windows need, whoever stores it."""
         return not self._lookup.has_windows and (progress.chunks.answer_s >= 0 or not self._store.lookup_s)
@@ -116,7 +129,7 @@ class Stored(Connector):
     def find(self, progress: Progress, num_hit_tokens: int) -> int:
         """In whole chunks, once the store has answered; the one in which the local hit ends is loaded from there on."""
         chunks, lookup = progress.chunks, self._lookup
-        chunks.num_begun = num_hit_tokens
+        chunks.num_begun, chunks.num_prefilled = num_hit_tokens, progress.num_tokens
         most = lookup.most(progress.num_tokens)
         if most * self._chunk_tokens <= num_hit_tokens:
             return 0
@@ -164,24 +177,25 @@ class Stored(Connector):
         self._moved.add(progress, num_tokens, num_blocks)
 
     def preempted(self, progress: Progress) -> None:
-        """It will ask again."""
-        progress.chunks.answer_s = -1.0
+        """It will ask again, and offer again what is not there any more."""
+        progress.chunks.answer_s, progress.chunks.num_stored = -1.0, 0
 
     def computes(self, progress: Progress, num_tokens: int) -> None:
         chunks = progress.chunks
-        first, end = chunks.num_stored, min(num_tokens, progress.num_prompt) // self._chunk_tokens
-        if end <= first:
+        is_saved = self._store.saves_prefills if num_tokens <= chunks.num_prefilled else self._store.saves_decodes
+        first, end = chunks.num_stored, min(num_tokens, progress.num_tokens) // self._chunk_tokens
+        if end <= first or not is_saved:
             return
         chunks.num_stored = end
         self._offer(progress, self._new(progress, first, end))
 
     def _new(self, progress: Progress, first: int, end: int) -> list[int]:
         """Of these chunks what is stored, and lies not behind the window with which the request began."""
-        lookup = self._lookup
+        lookup, num_prefilled = self._lookup, progress.chunks.num_prefilled
         found: list[int] = []
         for number, keys in enumerate(self._keys(progress, end)):
             start = max(first, lookup.first_needed(number, progress.chunks.num_begun))
-            for begin, stop in lookup.stored(number, progress.request, start, end):
+            for begin, stop in lookup.stored(number, progress.request, start, end, num_prefilled):
                 found += keys[begin:stop]
         return found
 
@@ -189,7 +203,7 @@ class Stored(Connector):
         """Offer the states that have been made findable, each by itself."""
         for state in self.slots.drain_kept_states():
             progress, block = state.progress, state.block
-            if (block + 1) * self._block_size <= progress.num_prompt:
+            if self._store.saves_prefills and (block + 1) * self._block_size <= progress.chunks.num_prefilled:
                 self._offer(progress, [self._keys(progress, block + 1)[state.group][block]])
 
     def _offer(self, progress: Progress, keys: Sequence[int]) -> None:
