@@ -9,12 +9,11 @@ from sim.cluster.errand import Errand
 from sim.cluster.lock_step import RankCore
 from sim.cluster.managed_gateway import NOTHING_RETURNED
 from sim.cluster.managed_transfers import TransferringGateway
-from sim.cluster.network import Network
 from sim.cluster.places import Address, Place
 from sim.cluster.replica import LiveReplica
 from sim.cluster.shared_records import SharedRecords
 from sim.cluster.sharing import Shared
-from sim.cluster.sharing_fleet import sharing_core
+from sim.cluster.sharing_fleet import begun_sharing, sharing_core
 from sim.cluster.watch import Watch
 from sim.engine.request import Request
 from sim.engine.walking.modes import POLLING_S
@@ -51,11 +50,7 @@ class ChangingSharingFleet(ChangingFleet):
     idle_sleep_s = POLLING_S
 
     def _gateway(self, watches: Mapping[int, Watch]) -> ManagedSharingGateway:
-        plan = self._plan
-        assert plan.sharing is not None, "a fleet that shares KV"
-        kvs = [plan.pools[pool].kv for pool in self.pool_of]
-        network = Network(self._env, plan.sharing.costs, [kv.num_gpus for kv in kvs])
-        self._shared = plan.sharing.over(network, kvs, plan.configs[0].block_size, len(self._source))
+        self._shared = begun_sharing(self._env, self._plan, self.pool_of, self._source)
         return self._managed(ManagedSharingGateway, watches, shared=self._shared)
 
     def _replica(self, place: Place) -> LiveReplica:

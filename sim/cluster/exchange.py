@@ -86,13 +86,15 @@ class Exchange:
 
     def lost(self, number: int) -> None:
         """An engine is lost, with what is on its way to a store or from there."""
-        self.gone(number)
+        self.network.forget(number)
         if self._shared is not None:
             self._shared.lost(number)
 
     def gone(self, number: int) -> None:
         """An engine is not there any more, and the one that takes its place has met nobody."""
         self.network.forget(number)
+        if self._shared is not None:
+            self._shared.gone(number)
 
     def begin_anew(self, row: int) -> None:
         """A request is tried again: what became of the attempt before is told no more."""

@@ -92,7 +92,7 @@ class Disaggregation:
 class FleetPlan:
     """Pools in order: replicas are numbered from 0 through all of them. `dynamics` are what changes, if anything does.
 
-    Replicas that serve requests whole may be `sharing` KV. Servers have a `front_end`, which shows where clients have a clock of their own.
+    Replicas may be `sharing` KV, those with roles by a store. Servers have a `front_end`, which shows where clients have a clock of their own.
     """
 
     pools: tuple[Pool, ...]

@@ -1,4 +1,4 @@
-"""KV that replicas share while each serves requests whole: what a means of sharing is to a fleet."""
+"""KV that replicas share, also beside what they hand over: what a means of sharing is to a fleet."""
 
 from collections.abc import Iterable, Sequence
 from typing import Protocol

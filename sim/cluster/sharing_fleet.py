@@ -1,5 +1,6 @@
 """A fleet whose replicas share KV: its engines, what they share, and its gateway."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -40,6 +41,14 @@ class SharingGateway(Gateway):
         super().send(chosen, *answers)
 
 
+def begun_sharing(env: simpy.Environment, plan: FleetPlan, pool_of: Sequence[int], source: RequestSource) -> Shared:
+    """What replicas of these pools share, over a network of their own."""
+    assert plan.sharing is not None, "a fleet that shares KV"
+    kvs = [plan.pools[pool].kv for pool in pool_of]
+    network = Network(env, plan.sharing.costs, [kv.num_gpus for kv in kvs])
+    return plan.sharing.over(network, kvs, plan.configs[0].block_size, len(source))
+
+
 def sharing_core(
     pool: Pool,
     shared: Shared,
@@ -70,11 +79,8 @@ class SharingFleet:
         idle_sleep_s: float = POLLING_S,
         step_log: StepLog | None = None,
     ) -> None:
-        assert plan.sharing is not None, "a fleet that shares KV"
         pools = [plan.pools[number] for number in plan.pool_of]
-        kvs = [pool.kv for pool in pools]
-        network = Network(env, plan.sharing.costs, [kv.num_gpus for kv in kvs])
-        self._shared = plan.sharing.over(network, kvs, pools[0].config.block_size, len(source))
+        self._shared = begun_sharing(env, plan, plan.pool_of, source)
         router = router_for(plan.router, Fleet([pool.config for pool in pools], source, seed), len(pools))
         is_one_server = router_options(plan.router).is_of_one_server
         self.gateway = SharingGateway(env, router, source, self._shared, one_by_one=is_one_server)

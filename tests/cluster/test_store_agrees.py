@@ -56,6 +56,15 @@ def most_blocks(config: SchedulerConfig, chunk_blocks: int) -> int:
     return chunk_blocks if len(config.kv_groups) == 1 and not config.has_windows else 1
 
 
+def options_for(config: SchedulerConfig, store: tuple[int, StoreOptions]) -> StoreOptions:
+    """Chunks of blocks, and of full attention alone what is answered as well, if that is drawn."""
+    chunk_blocks, options = store
+    chunk_tokens = most_blocks(config, chunk_blocks) * config.block_size
+    has_attention_alone = len(config.kv_groups) == 1 and not config.has_windows
+    saves = options.save_decode_cache and has_attention_alone
+    return replace(options, chunk_tokens=chunk_tokens, save_decode_cache=saves)
+
+
 @st.composite
 def revisited(draw: st.DrawFn) -> Workload:
     """Prompts that begin alike, which come when others have been stored."""
@@ -90,13 +99,7 @@ def test_replicas_that_share_a_store(
         trace = with_n(
             replace(trace, segments=None), data
         )  # whose prompts repeat no answer, of which there would be several
-    chunk_blocks, given_options = store
-    has_attention_alone = len(config.kv_groups) == 1 and not config.has_windows
-    options = replace(
-        given_options,
-        chunk_tokens=most_blocks(config, chunk_blocks) * config.block_size,
-        save_decode_cache=given_options.save_decode_cache and has_attention_alone,
-    )
+    options = options_for(config, store)
     kv = ReplicaKV((KVGroup("full", None, 1, config.block_size, BYTES_PER_TOKEN * config.block_size // 2),), 1)
     timed = Telling(step_time)
 

@@ -1,6 +1,5 @@
 """Pools that hand KV over and share a store do what naive ones do: who prefills loads from it and stores there, who decodes loads, and stores no prefill."""
 
-from dataclasses import replace
 from unittest.mock import patch
 
 import hypothesis
@@ -11,7 +10,6 @@ from hypothesis import strategies as st
 from sim.cluster.kv_store import StoreOptions, StoreSharing
 from sim.cluster.network import NetworkCosts
 from sim.cluster.shared_records import StoreRecords
-from sim.engine.config import SchedulerConfig
 from sim.engine.walking import vain_calls
 from sim.errors import ConfigError
 from sim.memory.kv_cache import KVGroup
@@ -19,7 +17,7 @@ from sim.memory.transfers import ReplicaKV
 from tests.cluster.drafts import naive_scripts, naive_speculation
 from tests.cluster.sharing import Workload, workloads
 from tests.cluster.test_disaggregation_agrees import POLLING_S, Fleet, assert_same_handovers, costs, simulate
-from tests.cluster.test_store_agrees import BYTES_PER_TOKEN, most_blocks, revisited, stores
+from tests.cluster.test_store_agrees import BYTES_PER_TOKEN, options_for, revisited, stores
 from tests.engine.test_engines_agree import Telling
 from tests.properties import engine_examples as examples
 from tests.reference.disaggregation import Disaggregated, Pool, simulate_disaggregated
@@ -75,12 +73,3 @@ def test_requests_of_a_trace(
     assert isinstance(found.shared, StoreRecords)
     offload = found.merged.offload
     hypothesis.event(f"loads: {offload is not None and len(offload.loaded_rows) > 0}")
-
-
-def options_for(config: SchedulerConfig, store: tuple[int, StoreOptions]) -> StoreOptions:
-    """Chunks of blocks, and of full attention alone what is answered as well, if that is drawn."""
-    chunk_blocks, options = store
-    chunk_tokens = most_blocks(config, chunk_blocks) * config.block_size
-    has_attention_alone = len(config.kv_groups) == 1 and not config.has_windows
-    saves = options.save_decode_cache and has_attention_alone
-    return replace(options, chunk_tokens=chunk_tokens, save_decode_cache=saves)
