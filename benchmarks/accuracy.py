@@ -90,7 +90,7 @@ is three to five times slower than a matrix of 16 bits on Hopper and B200; vLLM'
 FlashAttention 2 launches as many tiles for each request as the longest chunk has. Median errors in %, without the rule, on shapes or sizes that
 were held out of its fit, and with what was fitted to each of the other GPUs in the median (`python -m benchmarks.left_out`): a GPU whose own kernels were not measured
 gains by sums, and little by moved rows, for which the time of a token stands in; 4-bit experts do not carry over from one architecture to another. Held out are a fifth of the shapes, the other columns have all. MXFP4 by
-Triton stands in no table, and is multiplied as fast as 16 bits are; prompts of gpt-oss-120b on an H200, to which nothing is fitted, say 0.98 of that, and a chunk on an H100 takes 181 ms in the engine, 203 with the front end, where a
+Triton stands in no table, and is multiplied as fast as 16 bits are; prompts of gpt-oss-120b on an H200, to which nothing is fitted, say 0.98 of that, and a chunk on an H100 takes 181 ms in the engine, 213 with the front end, where a
 client measured 210 (`python -m benchmarks.mxfp4`).
 
 The fifth is that experts are multiplied in whole tiles, of the smallest size of 8, 16, 32, 48 and 64 that the mean expert leaves a tenth of free (vLLM's marlin_moe.py), and read as far as any token chose them. Most calls of the tables give experts unequal rows, by a power law
@@ -133,6 +133,7 @@ and GPU is left out here (`python -m benchmarks.closed_loops`). Median sizes / M
 | B200's hosts are slower for clients as well | 11.8 / 13.7 | 4.4 / 6.0 |
 | a softmax whatever the heads' size, kernels of fp8 caches, all fitted again | 11.9 / 13.9 | 4.6 / 6.0 |
 | unequal rows of experts in the tables, experts that random tokens choose unevenly | 10.8 / 13.1 | 3.9 / 5.0 |
+| a tokenizer's time for random tokens, launches and boards fitted again | 9.6 / 12.1 | 3.8 / 4.9 |
 
 Causes:
 
@@ -155,22 +156,28 @@ Causes:
 - **Tiles of experts** are multiplied whole (above): prompts of MiniMax-M2.5, gpt-oss-120b and Kimi-K2.5 give an expert 30 to 500 rows, and were timed as if all were full.
 - **Rows of experts in the tables are unequal** (above): 8 to 32 rows an expert, as prompts of 1,000 have them, were 10 to 17 % too fast on B200, and decodes of 16 to 256 requests too slow.
 - **B200's power** (above): its prompts were 8 to 15 points farther off than B300's.
-- **First tokens** are means here, not medians: predicted medians are 20 to 40 points farther off. What is left is a tenth, most of it gpt-oss-120b with Marlin's kernels on Hopper (10 to 18 % too early, alike at 4 and 64 requests: of a prompt of 8,000 tokens lacks some 20 ms that more GPUs do not share and a sixth of its experts' time, as Marlin's kernels for
-  MXFP4, which no table times, may take), and on B200 and B300 MiniMax-M2.5's (8 to 15 %). Llama-3.1-70B in fp8 on B200 has prompts of 8,000 that are 15 % too fast: its script asks for kernels of their own for norms and for quantising (`+rms_norm`, `+quant_fp8`), of which the sums' fusion has
+- **First tokens** are means here, not medians: predicted medians are 20 to 40 points farther off. What is left is a tenth, most of it gpt-oss-120b's on H200 (12 to 19 % too early) and, on B200 and B300,
+  MiniMax-M2.5's (5 to 12 %). InferenceX's H200 is slower than its H100: in 14 pairs of Llama-3.1-70B and gpt-oss-120b with one vLLM, layout and load its first tokens of prompts of 8,000 come 10 % later, beside H100's, than here; 0.85 of the rates of matrices would meet these
+  pairs, as less power left to them would make it. llm-d's H200 does not show it ([fleet.md](fleet.md#against-measured-pulls): long prompts within 3 %), so none is assumed. Marlin's MXFP4, which no table times, would have 0.8 of the rate of its int4 by H200's gpt-oss, 0.9 to 1 by
+  H100's and 0.95 by [llm-d's](fleet.md#against-a-measured-pair-of-pools), so that it has int4's. Llama-3.1-70B in fp8 on B200 has prompts of 8,000 that are 15 % too fast: its script asks for kernels of their own for norms and for quantising (`+rms_norm`, `+quant_fp8`), of which the sums' fusion has
   only small messages, and vLLM 0.10.2 multiplied by another kernel. Steps outside of graphs take B200's servers longer than H200's, as do piecewise graphs of another server with one;
   B300's do not show it, and newer versions on B200 less (MiniMax-M2.5 in fp4 by a nightly build: 12 % too slow a token).
 - **vLLM 0.12** (Qwen3) is slower by 15 to 30 %, the more so the more requests run. The likely cause, not shown: its host's work is not hidden behind the GPU, and how long that takes was fitted to 0.15."""
 FRONT_END = """## The client's clock
 
 `simulate`, `compare`, `optimize` and `capacity` have the engine's clock, and with `--clock client` that of `vllm bench serve` ([clients.md](clients.md#by-the-clients-clock)); measured runs are replayed by the clock that
-they were measured by. A client sees all tokens of a request later by {request_ms:.1f} ms, {stream_us:.0f} us more for each request that streams from the server, and {token_us:.0f} us for each token by which its prompt is longer than
-{tokens} (less where it is shorter). The first two are fitted to 29 of the runs below, as the table above says, and to nothing else; the third is what llm-d's guide gives for a tokenizer, and {tokens} tokens are what the prompts of
+they were measured by. A client sees all tokens of a request later by {request_ms:.1f} ms, {stream_us:.0f} us more for each request that streams from the server, and {token_us:.1f} us for each token by which its prompt is longer than
+{tokens} (less where it is shorter). The first two are fitted to 29 of the runs below, as the table above says, and to nothing else; the third is what tokenizing takes (below), and {tokens} tokens are what the prompts of
 those runs have. Mean TTFT of the served runs, by either clock:"""
 BOTH_SIDES = """The only server that was watched from both sides: vLLM 0.32.0 on two CPU cores, 250 tokens a prompt, each step of its engine logged by the clock of `vllm bench serve`. Nothing is fitted to it. Medians in
 ms (`python -m benchmarks.front_end`); the engine of server A runs eagerly, and its Python keeps the two cores from the front end, that of D is compiled."""
 UNCOVERED = """So no difference between versions shows: {request_ms:.1f} ms were fitted to 0.15.1 on servers with H100s, 0.32.0 takes 6 to 8 on two cores, and of other versions nothing was measured on both sides; all have these figures. Not covered: a front end
 that is itself the bottleneck (one event loop serves all streams of a server, and clients of many hundred streams have one as well), several API servers, chat templates and tools, TLS, gateways and routers before the
-server (llm-d's adds 14 ms, [fleet.md](fleet.md#against-measured-pulls)), networks. Tokenizing took 3.1 and 3.8 us a token on those two cores, where prompts of 130 to 390 tokens say little."""
+server (llm-d's adds 14 ms, [fleet.md](fleet.md#against-measured-pulls)), networks.
+
+**A tokenizer has seen few words of a benchmark.** Text of random tokens takes it longer than text that somebody wrote: 4.0 to 4.3 and 3.7 to 3.9 us a token in the median with the vocabularies of GPT-4o and GPT-4, 2.3 to 3.1 and 2.6 to 3.1
+for the pages of these docs, on one core of the machine that the servers above had (`python -m benchmarks.tokenizing` of a tokenizer.json; vocabularies of js-tiktoken 1.0.21). In those servers it took 3.1 and 3.8. So 3.5 are simulated; llm-d's guide has 2
+for prompts whose text it does not say, which was taken before. With it first tokens of the closed loops below, prompts of 8,000 random tokens, were 13 ms earlier than they are now, and B200's and B300's pairs agreed less well."""
 COMPOSITIONS: tuple[Composition, ...] = ("additive", "two_pass", "max")
 NUM_WORST = 10
 

@@ -19,7 +19,7 @@ from sim.engine.records import Floats, Ints, RequestRecords
 from sim.engine.request import Request
 from sim.specs.operator_fits import HostFit
 
-TOKENIZED_S = 2e-6  # a token of the prompt: llm-d's guide p2p-kv-cache-sharing @0776be81, about 0.1 s for 50K tokens
+TOKENIZED_S = 3.5e-6  # a token of a prompt of random ones, as benchmarks send them: benchmarks/tokenizing.py
 Clock = Literal["engine", "client"]
 FITTED_AT_TOKENS = 600  # of the prompts that `request_s` was fitted to: 547 to 1,034, 600 on average
 
