@@ -106,8 +106,6 @@ def _check_engine(what: str, deployment: Deployment) -> None:
 
 def _check_store(options: StoreOptions, deployment: Deployment) -> None:
     engine, plan = deployment.engine, deployment.plan
-    if deployment.offload is not None:
-        raise ConfigError("kv_store is not simulated with kv_offloading_size; leave one of them out.")
     check_states("kv_store", engine, plan)
     if options.save_decode_cache and not plan.has_full_attention_alone:
         raise ConfigError(

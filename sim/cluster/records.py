@@ -127,7 +127,8 @@ def _merged(parts: Sequence[EngineRecords], requests: RequestRecords) -> Records
 def _of_requests(answers: Records, request: Ints) -> Records:
     """The records of answers as those of their requests."""
     offload = answers.offload and answers.offload.of_requests(request)
-    return replace(answers, requests=whole_requests(answers.requests, request), offload=offload)
+    stored = answers.stored and answers.stored.of_requests(request)
+    return replace(answers, requests=whole_requests(answers.requests, request), offload=offload, stored=stored)
 
 
 def _shares(answers: RequestRecords, request: Ints, replica: Ints) -> tuple[RequestRecords, Ints]:
@@ -148,6 +149,7 @@ def joined(parts: Sequence[EngineRecords]) -> EngineRecords:
         prefix_cache_hits=sum(part.prefix_cache_hits for part in parts),
         num_evictions=sum(part.num_evictions for part in parts),
         offload=OffloadRecords.joined([part.offload for part in parts if part.offload]),
+        stored=OffloadRecords.joined([part.stored for part in parts if part.stored]),
         lora=LoraRecords.joined([part.lora for part in parts if part.lora]),
         swaps=SwapRecords.joined([part.swaps for part in parts if part.swaps]),
         speculation=SpeculationRecords.joined([part.speculation for part in parts if part.speculation]),

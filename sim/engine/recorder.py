@@ -99,6 +99,7 @@ class Recorder(ReplicaRows):
             prefix_cache_hits=state.prefix_cache_hits - hits,
             num_evictions=state.num_evictions - evictions,
             offload=None,
+            stored=None,
             lora=None,
             swaps=None,
             speculation=None,

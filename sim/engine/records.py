@@ -177,7 +177,7 @@ class SpeculationRecords:
 class EngineRecords:
     """What a replica leaves: its leaps, its inter-token gaps and cache totals.
 
-    `stage_busy_s` is how long each pipeline stage has run, over all replicas; None without stages, or of different numbers of them.
+    `offload` is what a CPU tier did, `stored` what a store did. `stage_busy_s` is how long each pipeline stage has run, over all replicas; None without stages, or of different numbers of them.
     """
 
     leaps: LeapRecords
@@ -186,6 +186,7 @@ class EngineRecords:
     prefix_cache_hits: int
     num_evictions: int
     offload: OffloadRecords | None
+    stored: OffloadRecords | None
     lora: LoraRecords | None
     swaps: SwapRecords | None
     speculation: SpeculationRecords | None

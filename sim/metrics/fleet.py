@@ -39,7 +39,7 @@ def _over_pools(pools: Sequence[DeployedPool], run: ClusterRecords) -> dict[str,
         "max_kv_cache_usage": max((usage for usage in usages if usage is not None), default=None),
         "cudagraph_step_fraction": _cudagraph_step_fraction(pools, leaps),
         **utilization(*zip(deployments, leaps, strict=True)),
-        **({"kv_offload": loads_figures(run.merged)} if has_tier else {}),
+        **({"kv_offload": loads_figures(run.merged.offload, run.merged.prefix_cache_queries)} if has_tier else {}),
     }
 
 

@@ -2,19 +2,17 @@
 
 from typing import Any
 
-from sim.engine.records import Ints, Records
+from sim.engine.records import Ints, OffloadRecords, Records
 
 
-def loads_figures(records: Records) -> dict[str, Any]:
-    """What came from a CPU tier or a store, and went there; nothing without one.
+def loads_figures(found: OffloadRecords | None, queries: int) -> dict[str, Any]:
+    """What came from a CPU tier or a store, and went there; nothing without one. `queries` are tokens asked for.
 
     `external_prefix_cache_hit_rate` is vLLM's: tokens from there over tokens asked for, as prefix_cache_hit_rate is tokens
     from the GPU's own cache over the same.
     """
-    found = records.offload
     if found is None:
         return {}
-    queries = records.prefix_cache_queries
     return {
         "external_prefix_cache_hit_rate": found.external_prefix_cache_hits / queries if queries else None,
         "num_loads": len(found.loaded_rows),
@@ -26,5 +24,5 @@ def loads_figures(records: Records) -> dict[str, Any]:
 
 def offload_columns(records: Records) -> dict[str, Ints]:
     """For each request the tokens that it has loaded from the CPU or a store, again after a preemption; nothing without one."""
-    found = records.offload
+    found = OffloadRecords.joined([part for part in (records.offload, records.stored) if part])
     return {} if found is None else {"num_loaded_tokens": found.tokens_by_row(len(records.requests))}

@@ -32,7 +32,7 @@ def _store_figures(found: StoreRecords, run: ClusterRecords) -> dict[str, Any]:
     for link in links:
         link["replica"] = None if link["replica"] == len(run.replicas) else link["replica"]
     return {
-        **loads_figures(run.merged),
+        **loads_figures(run.merged.stored, run.merged.prefix_cache_queries),
         "capacity_bytes": found.num_chunks * found.chunk_bytes,
         "max_usage": found.most_chunks / found.num_chunks,
         "num_evictions": found.num_evictions,

@@ -24,7 +24,7 @@ from sim.units import MS
 def summary_of(deployment: Deployment, records: Records) -> dict[str, Any]:
     """The summary of a deployment's run."""
     figures = summarize(records, num_gpu_blocks=deployment.plan.num_gpu_blocks, dispatch=deployment.graph_dispatch)
-    offload = {"kv_offload": loads_figures(records)} if deployment.offload else {}
+    offload = {"kv_offload": loads_figures(records.offload, records.prefix_cache_queries)} if deployment.offload else {}
     of_modes = (
         offload
         | lora_figures(records)

@@ -109,9 +109,9 @@ def runs(draw: st.DrawFn, *, with_windows: bool = False) -> Run:
 
 
 @examples(150)
-@given(run=runs(with_windows=True), store=stores())
-def test_a_store_in_a_fleet_that_changes(run: Run, store: tuple[int, StoreOptions]) -> None:
-    """Every request's end, every replica's life, steps and caches."""
+@given(run=runs(with_windows=True), store=stores(), tier=st.none() | st.none() | tiers)
+def test_a_store_in_a_fleet_that_changes(run: Run, store: tuple[int, StoreOptions], tier: OffloadConfig | None) -> None:
+    """Every request's end, every replica's life, steps and caches, also of replicas that have a CPU tier each."""
     chunk_blocks, given_options = store
     block_size = run.config.block_size
     assume(block_size > 1)  # where a prompt is one block, it is loaded again and again
@@ -122,8 +122,11 @@ def test_a_store_in_a_fleet_that_changes(run: Run, store: tuple[int, StoreOption
     def make(env: simpy.Environment, num_replicas: int) -> kv_store.Cluster:
         return kv_store.Cluster(env, run.config, sharing, kv, num_replicas)
 
-    found = run.simulated(sharing, kv)
-    assert_same_run(found, run.naive(ManagedStore, make, Transfers("store", reports_at_start=True)))
+    class Beside(ManagedStore):
+        offload: Offload | None = cpu_of(tier) if tier else None
+
+    found = run.simulated(sharing, kv, tier)
+    assert_same_run(found, run.naive(Beside, make, Transfers("store", reports_at_start=True)))
     assert_all_ended_once(found)
     assert isinstance(found.shared, StoreRecords)
     assert found.shared.most_chunks <= found.shared.num_chunks

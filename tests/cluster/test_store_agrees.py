@@ -5,7 +5,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
 from sim.cluster.fleet_plan import FleetPlan, Pool
@@ -16,6 +16,7 @@ from sim.engine.walking import vain_calls
 from sim.errors import ConfigError
 from sim.memory.kv_cache import KVGroup
 from sim.memory.transfers import ReplicaKV
+from sim.specs.kv_transfer import OffloadConfig
 from sim.units import GIB, GIGA
 from sim.workload.trace import Trace
 from tests.cluster.drafts import modes_of, naive_scripts, naive_speculation
@@ -23,11 +24,12 @@ from tests.cluster.sharing import POLLING_S, ROUTERS, Workload, served, workload
 from tests.cluster.test_clusters_agree import assert_same_run
 from tests.cluster.test_parallel_sampling import assert_same_answers, with_n
 from tests.cluster.test_ranks_beside import revisits
+from tests.cluster.tiers import tiers
 from tests.configs import scheduler_config
 from tests.conformance.case import RecordedStepTime
 from tests.engine.test_engines_agree import Telling
 from tests.properties import engine_examples as examples
-from tests.reference.cluster import Served
+from tests.reference.cluster import Served, cpu_of
 from tests.reference.kv_store import simulate_store
 from tests.workloads import step_times
 
@@ -91,19 +93,51 @@ def test_replicas_that_share_a_store(
     router: str,
 ) -> None:
     """The same steps and times, of requests for one answer or several, or no end."""
-    trace, config, given = workload
     is_one_server = router.startswith(
         "vllm_dp"
     )  # whose balancer sends answers one by one, and the naive one whole requests
-    if not (given or is_one_server) and data.draw(st.booleans()):
-        trace = with_n(
-            replace(trace, segments=None), data
+    if not (workload.drafts or is_one_server) and data.draw(st.booleans()):
+        alone = replace(
+            workload.trace, segments=None
         )  # whose prompts repeat no answer, of which there would be several
+        workload = workload._replace(trace=with_n(alone, data))
+    assert_same_loads(workload, store, step_time, num_replicas, router)
+
+
+@examples(120)
+@given(
+    workload=revisited(),
+    store=stores(),
+    step_time=step_times,
+    num_replicas=st.integers(1, 3),
+    router=st.sampled_from(ROUTERS),
+    tier=tiers,
+)
+def test_replicas_with_a_cpu_tier_each_that_share_a_store(
+    workload: Workload,
+    store: tuple[int, StoreOptions],
+    step_time: RecordedStepTime,
+    num_replicas: int,
+    router: str,
+    tier: OffloadConfig,
+) -> None:
+    """A prompt is loaded from the tier where that has some of it, and else from the store."""
+    assume(workload.config.block_size > 1)  # where a prompt is one block, vLLM loads it again and again
+    assert_same_loads(workload, store, step_time, num_replicas, router, tier)
+
+
+def assert_same_loads(
+    workload: Workload,
+    store: tuple[int, StoreOptions],
+    step_time: RecordedStepTime,
+    num_replicas: int,
+    router: str,
+    tier: OffloadConfig | None = None,
+) -> None:
+    trace, config, given = workload
     options = options_for(config, store)
     kv = ReplicaKV((KVGroup("full", None, 1, config.block_size, BYTES_PER_TOKEN * config.block_size // 2),), 1)
-    timed = Telling(step_time)
-
-    sharing = StoreSharing(options, CARD_BYTES_PER_S)
+    timed, sharing = Telling(step_time), StoreSharing(options, CARD_BYTES_PER_S)
 
     def naive() -> Served:
         return simulate_store(
@@ -117,9 +151,11 @@ def test_replicas_that_share_a_store(
             idle_sleep_s=POLLING_S,
             speculation=naive_speculation(given),
             scripts=naive_scripts(given, trace),
+            offload=cpu_of(tier) if tier else None,
         )
 
-    plan = FleetPlan((Pool(config, timed, num_replicas, kv=kv, modes=modes_of(given)),), router, sharing=sharing)
+    modes = replace(modes_of(given), offload=tier)
+    plan = FleetPlan((Pool(config, timed, num_replicas, kv=kv, modes=modes),), router, sharing=sharing)
     try:
         with patch.object(vain_calls, "MOST_VAIN_LOADS", 100):
             found = served(trace, plan)
@@ -131,11 +167,13 @@ def test_replicas_that_share_a_store(
         assert_same_answers(found, naive(), trace)
     else:
         assert_same_run(found, naive())
-    records = found.merged
-    assert records.offload is not None
-    assert np.all(records.offload.loaded_tokens > 0)
-    assert isinstance(found.shared, StoreRecords)
-    assert found.shared.most_chunks <= found.shared.num_chunks
+    records, shared = found.merged, found.shared
+    assert records.stored is not None
+    assert np.all(records.stored.loaded_tokens > 0)
+    from_tier = records.offload is not None and len(records.offload.loaded_rows) > 0
+    event(f"from the store: {len(records.stored.loaded_rows) > 0}, from the tier: {from_tier}")
+    assert isinstance(shared, StoreRecords)
+    assert shared.most_chunks <= shared.num_chunks
 
 
 def test_a_lookup_begins_in_a_pass_that_comes_to_the_request() -> None:

@@ -1,5 +1,6 @@
 """Pools that hand KV over and share a store do what naive ones do: who prefills loads from it and stores there, who decodes loads, and stores no prefill."""
 
+from dataclasses import replace
 from unittest.mock import patch
 
 import hypothesis
@@ -18,8 +19,10 @@ from tests.cluster.drafts import naive_scripts, naive_speculation
 from tests.cluster.sharing import Workload, workloads
 from tests.cluster.test_disaggregation_agrees import POLLING_S, Fleet, assert_same_handovers, costs, simulate
 from tests.cluster.test_store_agrees import BYTES_PER_TOKEN, options_for, revisited, stores
+from tests.cluster.tiers import tiers
 from tests.engine.test_engines_agree import Telling
 from tests.properties import engine_examples as examples
+from tests.reference.cluster import cpu_of
 from tests.reference.disaggregation import Disaggregated, Pool, simulate_disaggregated
 from tests.workloads import step_times
 
@@ -32,10 +35,16 @@ def storing_fleets(draw: st.DrawFn, given: Workload) -> Fleet:
     trace, config, drafts = given
     kv = ReplicaKV((KVGroup("full", None, 1, config.block_size, BYTES_PER_TOKEN),), draw(st.integers(1, 2)))
     modes = (naive_speculation(drafts), naive_scripts(drafts, trace))
+    has_tiers = config.block_size > 1  # where a prompt is one block, vLLM loads it again and again
+    cpus = [draw(st.none() | st.none() | tiers) if has_tiers else None for _ in range(2)]
     prefill, decode = (
-        Pool(config, Telling(draw(step_times)), kv, draw(st.integers(1, 3)), draw(routers), *modes) for _ in range(2)
+        replace(
+            Pool(config, Telling(draw(step_times)), kv, draw(st.integers(1, 3)), draw(routers), *modes),
+            offload=cpu_of(cpu) if cpu else None,
+        )
+        for cpu in cpus
     )
-    return Fleet(trace, prefill, decode, drafts)
+    return Fleet(trace, prefill, decode, drafts, tiers=(cpus[0], cpus[1]))
 
 
 @examples(120)
@@ -71,5 +80,5 @@ def test_requests_of_a_trace(
     expected = naive()
     assert_same_handovers(found, expected, fleet.prefill.num_engines)
     assert isinstance(found.shared, StoreRecords)
-    offload = found.merged.offload
-    hypothesis.event(f"loads: {offload is not None and len(offload.loaded_rows) > 0}")
+    loads = {name: getattr(found.merged, name) for name in ("offload", "stored")}
+    hypothesis.event(str({name: of is not None and len(of.loaded_rows) > 0 for name, of in loads.items()}))

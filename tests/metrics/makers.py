@@ -93,6 +93,7 @@ def make_records(
         num_evictions=0,
         stage_busy_s=None,
         offload=None,
+        stored=None,
         lora=None,
         swaps=None,
         speculation=None,

@@ -4,7 +4,7 @@ Mirrors vLLM's kv_connector (nixl in pull mode, an external store) as `golden/RU
 it. A transfer is reported with the first batch that ends (or starts) when it is over or later.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -14,6 +14,8 @@ from tests.reference.modes import Transfers
 from tests.reference.request import Request
 
 Event = list[Any]
+StatesKept = Mapping[Request, Sequence[tuple[int, int, int]]]
+"""Of each request the group, the block, and after how many blocks it stands."""
 
 
 @dataclass(eq=False)
@@ -34,6 +36,11 @@ class Connector(Protocol):
 
     events: list[Event]
     now_s: float
+
+    @property
+    def waited_s(self) -> float:
+        """For so long lookups have held the pass up."""
+        ...
 
     @property
     def has_pending(self) -> bool:
@@ -60,8 +67,8 @@ class Connector(Protocol):
 
     def preempted(self, request: Request) -> None: ...
 
-    def scheduled(self, rows: Sequence[tuple[Request, int]]) -> None:
-        """A pass is over: tokens of each request that will be computed with it."""
+    def scheduled(self, rows: Sequence[tuple[Request, int]], states: StatesKept) -> None:
+        """A pass is over: tokens of each request that will be computed with it, and the states that it has made findable."""
         ...
 
     def begin(self, start_s: float) -> float:
@@ -83,6 +90,9 @@ class Connector(Protocol):
 
 class Remote:
     """Nixl, and a store whose contents the requests themselves name."""
+
+    hears_of_allocations = False
+    waited_s = 0.0
 
     def __init__(self, transfers: Transfers, kv: KVCacheManager, config: SchedulerConfig) -> None:
         self.events: list[Event] = []
@@ -126,7 +136,7 @@ class Remote:
 
     def preempted(self, request: Request) -> None: ...
 
-    def scheduled(self, rows: Sequence[tuple[Request, int]]) -> None: ...
+    def scheduled(self, rows: Sequence[tuple[Request, int]], states: StatesKept) -> None: ...
 
     def begin(self, start_s: float) -> float:
         free = self._kv.pool.num_free_blocks

@@ -28,7 +28,7 @@ from tests.reference.front_door import let_in, make_requests
 from tests.reference.handing_ranks import HandingRanks
 from tests.reference.kv_cache import KVCacheManager
 from tests.reference.modes import Loras, Modes, Offload, Script, Speculation, Transfers
-from tests.reference.multi_connector import MultiConnector, beside_cpu, remote_of
+from tests.reference.multi_connector import in_one, remote_of
 from tests.reference.recorder import Recorder
 from tests.reference.replica import Process, Replica
 from tests.reference.request import Request
@@ -215,10 +215,10 @@ class Cluster:
     def _connector(self, pool: Pool, number: int, kv: KVCacheManager) -> Connector:
         remote = Pulled(self, pool.config, kv)
         if self._store is None:
-            return beside_cpu(remote, pool.offload, kv, pool.config)
+            return in_one(remote, pool.offload, kv, pool.config)
         decodes = number >= self._pools[0].num_engines
         stored = kv_store.Stored(self._store, number, kv, pool.config, is_consumer=decodes)
-        return MultiConnector(remote, stored)
+        return in_one(remote, pool.offload, kv, pool.config, stored)
 
     def _server(self, pool: Pool, first: int) -> Sequence[Any]:
         modes = pool.modes(NIXL, self._idle_sleep_s)

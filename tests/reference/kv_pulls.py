@@ -20,7 +20,7 @@ from tests.reference.front_door import let_in, make_requests
 from tests.reference.kv_cache import KVCacheManager, PrefixHit
 from tests.reference.kv_store import serve
 from tests.reference.modes import Modes, Offload, Script, Speculation, Transfers
-from tests.reference.multi_connector import beside_cpu, tier_of
+from tests.reference.multi_connector import in_one, tier_of
 from tests.reference.replica import Process, Replica
 from tests.reference.request import Request
 from tests.reference.routers import ROUTERS, Router
@@ -198,7 +198,7 @@ def simulate_pulls(
 
     def connector(replica: Replica) -> Connector:
         kv = replica.scheduler.kv
-        return beside_cpu(Pulled(cluster, kv, config), offload, kv, config)
+        return in_one(Pulled(cluster, kv, config), offload, kv, config)
 
     served = serve(env, config, step_time, requests, gateway, modes, num_replicas, connector)
     return served, {request.index: pull for request, pull in cluster.pulls.items()}

@@ -16,10 +16,11 @@ from sim.workload.trace import Trace
 from tests.reference.arrivals import TRANSFER, Due, arrivals
 from tests.reference.blocks import NULL_BLOCK
 from tests.reference.cluster import Gateway, Served
-from tests.reference.connector import Event, Job, over_by
+from tests.reference.connector import Connector, Event, Job, StatesKept, over_by
 from tests.reference.front_door import answers, let_in, make_requests
 from tests.reference.kv_cache import KVCacheManager, PrefixHit
-from tests.reference.modes import Modes, Script, Speculation, Transfers
+from tests.reference.modes import Modes, Offload, Script, Speculation, Transfers
+from tests.reference.multi_connector import in_one
 from tests.reference.recorder import Recorder
 from tests.reference.replica import Process, Replica
 from tests.reference.request import Request
@@ -101,7 +102,7 @@ class Stored:
         self._leaves_one = cluster.chunk_blocks == 1
         self._chunk_tokens = cluster.chunk_tokens
         self._answer_s: dict[Request, float] = {}
-        self._waited_s = 0.0
+        self.waited_s = 0.0
         self._saves_prefills = not is_consumer
         self._num_prefilled: dict[Request, int] = {}
         self._num_stored: dict[Request, int] = {}
@@ -130,7 +131,7 @@ class Stored:
             return 0
         if self._cluster.is_sync and request not in self._answer_s:
             self._answer_s[request] = self.now_s
-            self._waited_s += self._cluster.lookup_s
+            self.waited_s += self._cluster.lookup_s
         if self.now_s < self._answer_s.setdefault(request, self.now_s + self._cluster.lookup_s):
             return None
         there = most
@@ -164,7 +165,7 @@ class Stored:
         self._answer_s.pop(request, None)
         self._num_stored.pop(request, None)
 
-    def scheduled(self, rows: Sequence[tuple[Request, int]]) -> None:
+    def scheduled(self, rows: Sequence[tuple[Request, int]], states: StatesKept) -> None:
         for request, num_tokens in rows:
             first = self._num_stored.get(request, 0)
             end = min(num_tokens, request.num_tokens) // self._chunk_tokens
@@ -182,7 +183,7 @@ class Stored:
                 if new:
                     self._offered.append(Job(request, "store", keys=new))
 
-        for request, kept in self._kv.drain_states_kept().items():
+        for request, kept in states.items():
             for number, _, place in kept:
                 if self._saves_prefills and place * self._chunk_tokens <= self._num_prefilled[request]:
                     new = self._cluster.store.offer(self._keys(request, number, place)[-1:])
@@ -198,7 +199,7 @@ class Stored:
         return is_there and self._kv.is_reachable(group, place, [self._num_prefilled[request] - 1], drops=False)
 
     def begin(self, start_s: float) -> float:
-        start_s, self._waited_s = max(start_s, self.now_s + self._waited_s), 0.0
+        start_s, self.waited_s = max(start_s, self.now_s + self.waited_s), 0.0
         for job in [*self._due, *self._asked]:
             self._cluster.begin(job, start_s, self._number)
         self._under_way += self._asked
@@ -303,8 +304,9 @@ def simulate_store(
     idle_sleep_s: float,
     speculation: Speculation | None = None,
     scripts: Sequence[Script] | None = None,
+    offload: Offload | None = None,
 ) -> Served:
-    """Every step of every replica."""
+    """Every step of every replica, each with a CPU tier of its own if `offload` is given."""
     env = simpy.Environment(initial_time=min(0.0, float(trace.arrival_s[0])))
     cluster = Cluster(env, config, sharing, kv, num_replicas)
     requests = make_requests(trace, config, scripts)
@@ -319,8 +321,9 @@ def simulate_store(
     )
     numbers = iter(range(num_replicas))
 
-    def connector(replica: Replica) -> Stored:
-        return Stored(cluster, next(numbers), replica.scheduler.kv, config)
+    def connector(replica: Replica) -> Connector:
+        kv = replica.scheduler.kv
+        return in_one(None, offload, kv, config, Stored(cluster, next(numbers), kv, config))
 
     return serve(env, config, step_time, requests, gateway, modes, num_replicas, connector)
 

@@ -30,7 +30,7 @@ from tests.reference.front_door import let_in, make_requests
 from tests.reference.kv_cache import PrefixHit
 from tests.reference.managed import Job, ManagedFleet, Spot, again
 from tests.reference.modes import Transfers
-from tests.reference.multi_connector import beside_cpu
+from tests.reference.multi_connector import in_one
 from tests.reference.recorder import Recorder
 from tests.reference.replica import Process, Replica
 from tests.reference.request import Request
@@ -173,7 +173,7 @@ class ManagedPools(ManagedFleet):
     def connect(self, engine: Any, pool: Pool, number: int) -> None:
         """It hands over and fetches from now on."""
         kept, kv = Kept(self, engine, number, pool.config), engine.scheduler.kv
-        engine.scheduler.connector = beside_cpu(kept, pool.offload, kv, pool.config)
+        engine.scheduler.connector = in_one(kept, pool.offload, kv, pool.config)
 
     def answers_requests(self, spot: Spot) -> bool:
         return spot.pool != PREFILL

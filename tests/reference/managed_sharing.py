@@ -9,7 +9,7 @@ from tests.reference import kv_pulls, kv_store
 from tests.reference.connector import Connector
 from tests.reference.managed import Job, ManagedFleet, Spot
 from tests.reference.modes import Offload
-from tests.reference.multi_connector import beside_cpu
+from tests.reference.multi_connector import in_one, parts_of
 from tests.reference.recorder import Recorder
 from tests.reference.replica import Replica
 from tests.reference.request import Request
@@ -21,7 +21,9 @@ Make = Callable[[simpy.Environment, int], Any]
 
 
 class ManagedSharing(ManagedFleet):
-    """`cluster` is what they share."""
+    """`cluster` is what they share, `offload` each replica's CPU tier, if it has one."""
+
+    offload: Offload | None = None
 
     def __init__(self, env: simpy.Environment, *given: Any, make: Make, **options: Any) -> None:
         self.cluster = make(env, MOST_SPOTS)
@@ -40,13 +42,15 @@ class ManagedStore(ManagedSharing):
     """What is in the store outlives who stored it."""
 
     def connector(self, spot: Spot, replica: Replica) -> Connector:
-        return kv_store.Stored(self.cluster, spot.number, replica.scheduler.kv, self.config)
+        kv = replica.scheduler.kv
+        return in_one(None, self.offload, kv, self.config, kv_store.Stored(self.cluster, spot.number, kv, self.config))
 
     def stop(self, spot: Spot) -> None:
         super().stop(spot)
         assert spot.replica
-        connector: Any = spot.replica.scheduler.connector
-        connector.lose()
+        for part in parts_of(spot.replica.scheduler.connector):
+            if isinstance(part, kv_store.Stored):
+                part.lose()
 
     def lose_jobs(self, spot: Spot, jobs: list[Job]) -> None:
         self.cluster.lose(spot.number)
@@ -54,13 +58,9 @@ class ManagedStore(ManagedSharing):
 
 
 class ManagedPulls(ManagedSharing):
-    """`offload` is each replica's CPU tier, if it has one."""
-
-    offload: Offload | None = None
-
     def connector(self, spot: Spot, replica: Replica) -> Connector:  # noqa: ARG002 - that of any fleet that shares
         kv = replica.scheduler.kv
-        return beside_cpu(kv_pulls.Pulled(self.cluster, kv, self.config), self.offload, kv, self.config)
+        return in_one(kv_pulls.Pulled(self.cluster, kv, self.config), self.offload, kv, self.config)
 
     def hand(self, job: Job) -> None:
         there = {spot.number: spot.replica for spot in self.seeming() if spot.replica}

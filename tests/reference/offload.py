@@ -9,7 +9,7 @@ from itertools import chain
 
 from sim.engine.config import SchedulerConfig
 from tests.reference.blocks import NULL_BLOCK
-from tests.reference.connector import Event, Job, over_by
+from tests.reference.connector import Event, Job, StatesKept, over_by
 from tests.reference.cpu_cache import CpuCache, Key, Keys
 from tests.reference.kv_cache import KVCacheManager, PrefixHit, blocks_for
 from tests.reference.modes import Offload
@@ -20,6 +20,8 @@ Tables = list[list[int]]
 
 class OffloadConnector:
     """What is stored and loaded for whom, and a queue of the worker for each direction."""
+
+    waited_s = 0.0
 
     def __init__(self, offload: Offload, kv: KVCacheManager, config: SchedulerConfig) -> None:
         self.events: list[Event] = []
@@ -233,7 +235,7 @@ class OffloadConnector:
         """A request has got blocks for a load; vLLM tells of them all, also of those found here."""
         self._taken.update(_held(request.block_tables))
 
-    def scheduled(self, rows: Sequence[tuple[Request, int]]) -> None:
+    def scheduled(self, rows: Sequence[tuple[Request, int]], states: StatesKept) -> None:
         """Offer the chunks that are complete after this step, then those of requests that have ended.
 
         Taken are the new blocks of those who run on, and the whole tables of those who join them. Of what a window has passed, blocks that
@@ -243,7 +245,7 @@ class OffloadConnector:
         for job in self._jobs:
             if job.name == "store" and not taken.isdisjoint(self._watched(job)):
                 self._to_flush.append(job)
-        self._offer_states()
+        self._offer_states(states)
         for request, num_tokens in rows:
             self._offer(request, min(num_tokens, request.num_tokens))
         for request, num_tokens in self._finished:
@@ -279,9 +281,9 @@ class OffloadConnector:
         is_left = job.request.status is RequestStatus.FINISHED
         return {block for number, block in job.blocks if is_left or number in self._windows}
 
-    def _offer_states(self) -> None:
+    def _offer_states(self, states: StatesKept) -> None:
         """Each that was made findable in this pass by itself, and once: where there is no room for it, it is not stored."""
-        for request, kept in self._kv.drain_states_kept().items():
+        for request, kept in states.items():
             most = request.num_prompt_tokens if self._offload.prompt_only else request.num_tokens
             for number, block, place in kept:
                 if place * self._block_size > most:

@@ -177,6 +177,7 @@ class Recorder:
             prefix_cache_hits=scheduler.prefix_cache_hits,
             num_evictions=scheduler.kv.pool.num_evictions,
             offload=None,
+            stored=None,
             lora=None,
             swaps=None,
             speculation=self._speculation(scheduler.num_drafts) if scheduler.num_drafts else None,

@@ -595,7 +595,8 @@ class Scheduler:
         if batch.rows:
             self._batches_in_flight.append(batch)
         if self.connector:
-            self.connector.scheduled([(row.request, row.num_computed_before + row.num_tokens) for row in batch.rows])
+            rows = [(row.request, row.num_computed_before + row.num_tokens) for row in batch.rows]
+            self.connector.scheduled(rows, self.kv.drain_states_kept())
         return batch
 
     def update(self, batch: Batch) -> tuple[list[Request], list[Request]]:

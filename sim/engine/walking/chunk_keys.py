@@ -6,9 +6,9 @@ MOST_CHUNKS = 2**32
 """Of one request."""
 
 
-def chunk_keys(progress: Progress, num_chunks: int, chunk_blocks: int) -> list[int]:
-    """At least so many: by the trace's key of a chunk's last block, or numbers of the request's own."""
-    keys, keyed, row = progress.chunks.keys, progress.request.keyed, progress.request.index
+def chunk_keys(progress: Progress, keys: list[int], num_chunks: int, chunk_blocks: int) -> list[int]:
+    """`keys`, which grow to at least so many: by the trace's key of a chunk's last block, or numbers of the request's own."""
+    keyed, row = progress.request.keyed, progress.request.index
     for chunk in range(len(keys), num_chunks):
         last_block = (chunk + 1) * chunk_blocks - 1
         if keyed is not None and last_block < progress.num_trace_blocks:

@@ -13,10 +13,9 @@ NOTHING: Ints = np.zeros(0, dtype=np.int64)
 class Chunks:
     """Of one request: the keys of its chunks as far as they are known, how many leading ones have been dealt with (`num_doubted` of groups with a drafter's layers) and
     were found when it was last looked up, which the
-    CPU was offered or has loaded from, what it did with each, its transfers under way, when a store has answered, the copies it
+    CPU was offered or has loaded from, what it did with each, its transfers under way, the copies it
     took for a load of which the tier does not know yet, those it held as it ended, and whether it has been scheduled since it was last looked up.
     `left` are the copies of blocks that are yet to be stored, by block and group; `num_known` blocks it held after the last pass.
-    A store's begins behind `num_begun` tokens that the GPU had or that were loaded; as it was last admitted, `num_prefilled` tokens were known.
     """
 
     def __init__(self) -> None:
@@ -26,13 +25,10 @@ class Chunks:
         self.num_found = 0
         self.access = Access()
         self.num_jobs = 0
-        self.answer_s = -1.0
         self.taken: Ints = NOTHING
         self.copies: Ints = NOTHING
         self.left: dict[int, int] = {}
         self.num_known = 0
-        self.num_begun = 0
-        self.num_prefilled = 0
         self.has_joined = False
 
 

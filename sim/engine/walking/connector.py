@@ -11,7 +11,7 @@ from typing import Any
 from sim.engine.records import OffloadRecords
 from sim.engine.request import Request
 from sim.engine.walking.progress import Progress
-from sim.engine.walking.slots import Slots
+from sim.engine.walking.slots import KeptState, Slots
 
 
 class Transfer:
@@ -105,8 +105,8 @@ class Connector:
     def note_taken(self) -> None:
         """What this pass has taken until here, it may wait for."""
 
-    def hears_of_other_load(self, progress: Progress) -> None:
-        """Another connector loads for a request."""
+    def hears_of_other_load(self, progress: Progress, num_tokens: int) -> None:
+        """Another connector loads for a request, which will have so many tokens."""
 
     def num_blocks_behind(self, request: Request, num_hit_blocks: int) -> int:  # noqa: ARG002 - for those that keep blocks here
         """Blocks of a request that has not come in which lie behind those in the GPU's cache, in host memory."""
@@ -127,8 +127,12 @@ class Connector:
     def computes(self, progress: Progress, num_tokens: int) -> None:
         """With this pass a request will have computed so many tokens; told of every row at the end of the pass."""
 
-    def close_pass(self) -> None:
-        """All rows have been told."""
+    def close_pass(self, kept_states: Sequence[KeptState]) -> None:
+        """All rows have been told, and these states have been made findable."""
+
+    def called_until_s(self, now_s: float) -> float:
+        """When the call of the scheduler that began then is over, as far as it was held up."""
+        return now_s
 
     def begin(self, now_s: float, start_s: float) -> float:
         """The worker begins a batch, maybe an empty one, and all that has been asked for; when the batch really begins."""
@@ -150,6 +154,10 @@ class Connector:
 
     def records(self) -> OffloadRecords | None:
         """What the CPU's memory was used for, where it is."""
+        return None
+
+    def stored_records(self) -> OffloadRecords | None:
+        """What a store was used for, where there is one."""
         return None
 
     def reported(self, until_s: float) -> list[Transfer]:

@@ -547,22 +547,22 @@ class WalkingCore(LockStepCore):
 
 
 def _connector(config: SchedulerConfig, modes: Modes) -> Connector | None:
-    kept = _kept(config, modes)
+    """The one that KV comes and goes by, or all of them in one."""
+    remote, tier, store = _remote(modes), _tier(config, modes), Stored(modes.store, config) if modes.store else None
+    if (remote, tier, store).count(None) < 2:
+        assert config.engine.enable_prefix_caching, "who takes a block that is being stored is known by its copies"
+        return MultiConnector(remote, tier, store)
+    return remote or tier or store
+
+
+def _remote(modes: Modes) -> Remote | None:
     if modes.kv_transfer is None:
-        return kept
+        return None
     assert modes.peer is not None, "KV is transferred from and to a peer"
-    remote = Remote(modes.kv_transfer, modes.peer)
-    if kept is None:
-        return remote
-    assert config.engine.enable_prefix_caching, "who takes a block that is being stored is known by its copies"
-    return MultiConnector(remote, kept)
+    return Remote(modes.kv_transfer, modes.peer)
 
 
-def _kept(config: SchedulerConfig, modes: Modes) -> Offload | Stored | None:
-    """What keeps the engine's own KV elsewhere."""
-    if modes.store is not None:
-        assert modes.offload is None, "KV is kept on the CPU or in a store"
-        return Stored(modes.store, config)
+def _tier(config: SchedulerConfig, modes: Modes) -> Offload | None:
     if modes.offload is None:
         return None
     drafting = modes.drafting

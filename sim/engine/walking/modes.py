@@ -34,7 +34,7 @@ class Modes:
     """The plain engine is `Modes()`.
 
     `num_stages` above 1 are timed by a StagedStepTime. `lora` is where there are adapters.
-    `peer` is the other side of `kv_transfer`, which goes with a `store` or with `offload` to the CPU where prefixes are cached.
+    `peer` is the other side of `kv_transfer`, which goes with a `store` and with `offload` to the CPU where prefixes are cached, as these two do with each other.
     `idle_sleep_s` passes after a call that scheduled nothing: POLLING_S in vLLM, 0 to wait for whatever happens next, which
     KV transfers forbid. `throttle_interval` above 0 lets prefills in with every so many-th call alone, `local_prefill_interval` above 1
     so many steps after the last of them. The last five are what-ifs; `swap_space` and `evicts_by` go with no KV from elsewhere and with no windows, `swap_space` with one stage.

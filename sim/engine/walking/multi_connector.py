@@ -1,11 +1,12 @@
-"""KV from and to other engines, and kept on the CPU or in a store as well.
+"""KV from and to other engines, kept on the CPU, and in a store: two of these, or all.
 
-Mirrors vLLM's MultiConnector (kv_connector/v1/multi_connector.py, 0.32 and 0.33) of a NixlConnector and, behind it, an OffloadingConnector or a MooncakeStoreConnector:
-a request loads from the first that has something, and both are told what becomes of it. Deliberate differences: before 0.33, others
+Mirrors vLLM's MultiConnector (kv_connector/v1/multi_connector.py, 0.32 and 0.33) of a NixlConnector, an OffloadingConnector and a MooncakeStoreConnector, in this order:
+a request loads from the first that has something, and all are told what becomes of it. Deliberate differences: before 0.33, others
 may wait for stores whose blocks a pull takes that fails, or beside several MTP modules; of a prompt whose end such modules leave to the
 decode side, vLLM's tier knows the end as well.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from sim.engine.records import OffloadRecords
@@ -14,107 +15,128 @@ from sim.engine.walking.connector import Connector, Transfer, completion_order
 from sim.engine.walking.offload import Offload
 from sim.engine.walking.progress import Progress
 from sim.engine.walking.remote import Remote
-from sim.engine.walking.slots import Slots
+from sim.engine.walking.slots import KeptState, Slots
 from sim.engine.walking.stored import Stored
 
 
 class MultiConnector(Connector):
-    """The other engines are asked first. `_loads_from_kept`: what was found last is what an engine `kept`."""
+    """`_chosen` is who had something of the request that was looked for last."""
 
-    def __init__(self, remote: Remote, kept: Offload | Stored) -> None:
-        self.consumes = remote.consumes
-        self.drops_preempted_outputs = remote.drops_preempted_outputs
-        self.recomputes_failed = remote.recomputes_failed
-        self.reports_at_start = remote.reports_at_start
-        self._remote = remote
-        self._kept = kept
-        self._loads_from_kept = False
+    def __init__(self, remote: Remote | None, tier: Offload | None, store: Stored | None) -> None:
+        self._all: list[Connector] = [one for one in (remote, tier, store) if one is not None]
+        self._by_start: list[Connector] = [one for one in (tier, store, remote) if one is not None]
+        self._tier, self._store = tier, store
+        first = self._all[0]
+        self.consumes = first.consumes
+        self.drops_preempted_outputs = first.drops_preempted_outputs
+        self.recomputes_failed = first.recomputes_failed
+        self.reports_at_start = first.reports_at_start
+        self._chosen = first
 
     def log_to(self, events: list[list[Any]]) -> None:
-        self._remote.log_to(events)
-        self._kept.log_to(events)
+        for one in self._all:
+            one.log_to(events)
 
     def attach(self, slots: Slots) -> None:
-        self._remote.attach(slots)
-        self._kept.attach(slots)
+        for one in self._all:
+            one.attach(slots)
 
     def added(self, progress: Progress) -> None:
-        self._kept.added(progress)
+        for one in self._all:
+            one.added(progress)
 
     @property
     def has_pending(self) -> bool:
-        return self._remote.has_pending or self._kept.has_pending
+        return any(one.has_pending for one in self._all)
 
     @property
     def next_end_s(self) -> float:
-        return min(self._remote.next_end_s, self._kept.next_end_s)
+        return min([one.next_end_s for one in self._all])
 
     @property
     def lets_decode(self) -> bool:
-        return self._remote.lets_decode and self._kept.lets_decode
+        return all(one.lets_decode for one in self._all)
 
     def has_stored(self, progress: Progress) -> bool:
-        return self._kept.has_stored(progress)
+        return all(one.has_stored(progress) for one in self._all)
 
     # -- loads -----------------------------------------------------------------------------------------------------
 
     def find(self, progress: Progress, num_hit_tokens: int) -> int:
-        """All are asked, and one that cannot say yet is waited for."""
-        self._kept.note_taken()
-        num_remote_tokens = self._remote.find(progress, num_hit_tokens)
-        num_tokens_kept = self._kept.find(progress, num_hit_tokens)
-        self._loads_from_kept = num_remote_tokens == 0
-        return num_tokens_kept if self._loads_from_kept or num_tokens_kept < 0 else num_remote_tokens
+        """All are asked, as far as to one that cannot say yet and is waited for."""
+        if self._tier is not None:
+            self._tier.note_taken()
+        found = 0
+        for one in self._all:
+            num_tokens = one.find(progress, num_hit_tokens)
+            if num_tokens < 0:
+                return num_tokens
+            if num_tokens and not found:
+                found, self._chosen = num_tokens, one
+        return found
 
     def may_find(self, progress: Progress) -> bool:
-        return self._kept.may_find(progress)
+        return all(one.may_find(progress) for one in self._all)
 
     def num_blocks_behind(self, request: Request, num_hit_blocks: int) -> int:
-        return self._kept.num_blocks_behind(request, num_hit_blocks)
+        return 0 if self._tier is None else self._tier.num_blocks_behind(request, num_hit_blocks)
 
     def loads_in_step(self, progress: Progress) -> bool:
-        return not self._loads_from_kept and self._remote.loads_in_step(progress)
+        return self._chosen.loads_in_step(progress)
 
     def load(self, progress: Progress, num_hit_tokens: int, num_tokens: int) -> None:
-        if self._loads_from_kept:
-            self._kept.load(progress, num_hit_tokens, num_tokens)
-        else:
-            self._remote.load(progress, num_hit_tokens, num_tokens)
-            self._kept.hears_of_other_load(progress)
+        self._chosen.load(progress, num_hit_tokens, num_tokens)
+        for one in self._all:
+            if one is not self._chosen:
+                one.hears_of_other_load(progress, num_hit_tokens + num_tokens)
 
     # -- what becomes of requests ----------------------------------------------------------------------------------
 
     def preempted(self, progress: Progress) -> None:
-        self._kept.preempted(progress)
+        for one in self._all:
+            one.preempted(progress)
 
     def computes(self, progress: Progress, num_tokens: int) -> None:
-        self._kept.computes(progress, num_tokens)
+        for one in self._all:
+            one.computes(progress, num_tokens)
 
-    def close_pass(self) -> None:
-        self._kept.close_pass()
+    def close_pass(self, kept_states: Sequence[KeptState]) -> None:
+        for one in self._all:
+            one.close_pass(kept_states)
 
     def ending(self, progress: Progress) -> None:
-        self._kept.ending(progress)
+        for one in self._all:
+            one.ending(progress)
 
     def finished(self, progress: Progress, now_s: float) -> bool:
-        self._kept.finished(progress, now_s)
-        return self._remote.finished(progress, now_s)
+        are_held = [one.finished(progress, now_s) for one in self._all]
+        return any(are_held)
 
     def aborted(self, progress: Progress) -> None:
-        self._kept.aborted(progress)
+        for one in self._all:
+            one.aborted(progress)
 
     def lose_all(self) -> list[Transfer]:
-        return [*self._remote.lose_all(), *self._kept.lose_all()]
+        return [transfer for one in self._all for transfer in one.lose_all()]
 
     # -- the worker ------------------------------------------------------------------------------------------------
 
+    def called_until_s(self, now_s: float) -> float:
+        return max([one.called_until_s(now_s) for one in self._all])
+
     def begin(self, now_s: float, start_s: float) -> float:
-        """What comes from other engines is asked for once blocks that are still being stored are free."""
-        return self._remote.begin(now_s, self._kept.begin(now_s, start_s))
+        """What comes from elsewhere is asked for once blocks that are still being stored are free."""
+        start_s = max(start_s, self.called_until_s(now_s))
+        for one in self._by_start:
+            start_s = one.begin(now_s, start_s)
+        return start_s
 
     def reported(self, until_s: float) -> list[Transfer]:
-        over = [*self._remote.reported(until_s), *self._kept.reported(until_s)]
+        over = [transfer for one in self._all for transfer in one.reported(until_s)]
         return sorted(over, key=completion_order)
 
     def records(self) -> OffloadRecords | None:
-        return self._kept.records()
+        return self._tier.records() if self._tier else None
+
+    def stored_records(self) -> OffloadRecords | None:
+        return self._store.stored_records() if self._store else None

@@ -7,6 +7,7 @@ once, which only a log's count of stores waited for tells; before 0.24, nobody w
 before 0.33, drafts without async scheduling leave the last block of a prompt that ends there unstored.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -115,7 +116,7 @@ class Offload(Connector):
         if chunks.num_jobs:
             return -1
         end = progress.num_tokens // self._chunk_tokens
-        keys = self._keys(chunk_keys(progress, end, self._chunk_blocks))
+        keys = self._keys(chunk_keys(progress, progress.chunks.keys, end, self._chunk_blocks))
         num_found = self._lookup.num_found(keys, num_hit_tokens, progress.num_tokens)
         chunks.num_found = (num_hit_tokens + max(0, num_found)) // self._chunk_tokens
         self._touch(progress)
@@ -126,7 +127,9 @@ class Offload(Connector):
         if not self._touches:
             return
         end = self._num_to_store(progress) // self._chunk_tokens
-        for group, keys in enumerate(self._keys(chunk_keys(progress, end, self._chunk_blocks)[:end])):
+        for group, keys in enumerate(
+            self._keys(chunk_keys(progress, progress.chunks.keys, end, self._chunk_blocks)[:end])
+        ):
             self._cpu.touch(keys[self._lookup.num_passed(group, progress.chunks.num_found) :])
 
     def _num_to_store(self, progress: Progress) -> int:
@@ -156,7 +159,9 @@ class Offload(Connector):
         last = -(-end // self._chunk_tokens)
         keys: list[int] = []
         places: list[int] = []
-        for group, of_group in enumerate(self._keys(chunk_keys(progress, last, self._chunk_blocks))):
+        for group, of_group in enumerate(
+            self._keys(chunk_keys(progress, progress.chunks.keys, last, self._chunk_blocks))
+        ):
             window = self._windows[group]
             start = first if window is None else max(first, (end - window + 1) // self._chunk_tokens)
             keys += of_group[start:last]
@@ -207,7 +212,7 @@ class Offload(Connector):
             if len(taken):
                 self._taken.append(taken)
 
-    def hears_of_other_load(self, progress: Progress) -> None:
+    def hears_of_other_load(self, progress: Progress, num_tokens: int) -> None:  # noqa: ARG002 - a connector's interface
         """What has been taken since, another connector loads into; before 0.33 vLLM tells this one with the request's first batch."""
         if not self._hears_of_allocations:
             progress.chunks.taken = self.slots.kv.drain_handed_out()
@@ -224,14 +229,14 @@ class Offload(Connector):
             chunks.taken = NOTHING
         self._rows.append((progress, min(num_tokens, progress.num_tokens)))
 
-    def close_pass(self) -> None:
+    def close_pass(self, kept_states: Sequence[KeptState]) -> None:
         """Let the batch wait for stores whose blocks the pass has taken; offer what is complete, also of requests that have ended."""
         self.note_taken()
         taken, self._taken = np.concatenate([NOTHING, *self._taken]), []
         if self._knows_copies and len(taken):
             self._lost = set(taken.tolist())
             self._note_lost(taken)
-        for state in self.slots.drain_kept_states():
+        for state in kept_states:
             self._offer_state(state)
         for progress, num_tokens in (*self._rows, *self._finished):
             self._offer(progress, num_tokens)
@@ -277,7 +282,7 @@ class Offload(Connector):
         first, end = chunks.num_stored, end_doubted if self._doubts[0] else end
         if end <= first:
             return
-        keys = chunk_keys(progress, end, self._chunk_blocks)[first:end]
+        keys = chunk_keys(progress, progress.chunks.keys, end, self._chunk_blocks)[first:end]
         new = self._cpu.offer(keys, range(first, end), chunks.access)
         if new is None:
             return
@@ -308,7 +313,7 @@ class Offload(Connector):
         left = sorted((place % count, place // count) for place, copy in chunks.left.items() if copy != LOST)
         ends = [end_doubted if doubts else end for doubts in self._doubts]
         offered = [(group, block) for group, block in left if block < ends[group]]
-        by_group = self._keys(chunk_keys(progress, end, 1))
+        by_group = self._keys(chunk_keys(progress, progress.chunks.keys, end, 1))
         keys = [by_group[group][block] for group, block in offered]
         copies = {key: chunks.left[block * count + group] for key, (group, block) in zip(keys, offered, strict=True)}
         new = self._cpu.offer(keys, [block for _, block in offered], chunks.access) if keys else []
@@ -330,7 +335,7 @@ class Offload(Connector):
         progress, block = state.progress, state.block
         if (block + 1) * self._block_size > self._num_to_store(progress):
             return
-        key = self._keys(chunk_keys(progress, block + 1, 1))[state.group][block]
+        key = self._keys(chunk_keys(progress, progress.chunks.keys, block + 1, 1))[state.group][block]
         if self._cpu.offer([key], [block], progress.chunks.access):
             job = Job(progress, "store", 0, 1, [key])
             job.copies = job.passing_copies = np.array([state.copy])

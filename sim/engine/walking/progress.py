@@ -2,6 +2,7 @@
 
 from sim.engine.request import Request
 from sim.engine.walking.chunks import Chunks
+from sim.engine.walking.stored_chunks import StoredChunks
 
 
 class Progress:
@@ -12,7 +13,7 @@ class Progress:
     `num_drafts` may be verified in the next pass. `num_in_flight` tokens of it are on the device, of which `num_stale` were when it was
     preempted; `num_samples_in_flight` batches there sample for it. It holds `num_blocks` of each KV group, room for `num_slots`
     tokens, of which the first `num_full` can be found; the next one cannot be full before `next_full` tokens. `attempt` counts its preemptions. `last_batch` is the number of the batch that its last token came with, `sampled_number` that of the last to sample for it, where a Rotation numbers them at launch. While `counted_call` is not -1 it is a Rotation that knows how far it has come. The trace knows the contents of `num_trace_blocks`. `chunks` is set where there
-    is a CPU tier. It `is_prefilling` from a load, or a chunk that is not the last, until the last one is scheduled.
+    is a CPU tier, `stored` where there is a store. It `is_prefilling` from a load, or a chunk that is not the last, until the last one is scheduled.
     """
 
     num_computed: int = 0
@@ -42,6 +43,7 @@ class Progress:
     sampled_number: int = -2
     sampled_s: float = -1.0
     chunks: Chunks
+    stored: StoredChunks
 
     def __init__(self, request: Request, accepted: bytes, proposed: bytes) -> None:
         self.request = request

@@ -90,6 +90,7 @@ class WalkRecorder(ReplicaRows):
             prefix_cache_hits=state.prefix_cache_hits,
             num_evictions=state.slots.pool.num_evictions,
             offload=state.connector.records() if state.connector else None,
+            stored=state.connector.stored_records() if state.connector else None,
             lora=state.adapters.records() if state.adapters else None,
             swaps=swapping.records() if swapping else None,
             speculation=SpeculationRecords(tuple(state.verified), self._num_verified) if self._speculates else None,

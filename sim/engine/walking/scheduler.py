@@ -151,7 +151,7 @@ class Scheduler:
     def _tell(self, connector: Connector, batch: Batch) -> None:
         for row in batch.rows:
             connector.computes(row.progress, row.num_computed_before + row.num_tokens)
-        connector.close_pass()
+        connector.close_pass(self.state.slots.drain_kept_states())
 
     # -- calls that only decode, many at once ----------------------------------------------------------------------
 

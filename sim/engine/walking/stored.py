@@ -13,12 +13,12 @@ from typing import Any, Protocol
 from sim.engine.config import SchedulerConfig
 from sim.engine.records import OffloadRecords
 from sim.engine.walking.chunk_keys import chunk_keys
-from sim.engine.walking.chunks import Chunks
 from sim.engine.walking.connector import Connector, Transfer, first_end_s, over_by
 from sim.engine.walking.loads import Loads
 from sim.engine.walking.progress import Progress
-from sim.engine.walking.slots import Slots
+from sim.engine.walking.slots import KeptState, Slots
 from sim.engine.walking.store_lookup import Keys, StoreLookup
+from sim.engine.walking.stored_chunks import StoredChunks
 
 
 class Moved(Transfer):
@@ -117,18 +117,18 @@ class Stored(Connector):
         return min([first_end_s(self._under_way), *self._answers_s])
 
     def added(self, progress: Progress) -> None:
-        progress.chunks = Chunks()
+        progress.stored = StoredChunks()
 
     def has_stored(self, progress: Progress) -> bool:  # noqa: ARG002 - a connector's interface
         return not self._store.saves_decodes
 
     def may_find(self, progress: Progress) -> bool:
         """A lookup begins in a pass that comes to the request; and the more there is, the less windows need, whoever stores it."""
-        return not self._lookup.has_windows and (progress.chunks.answer_s >= 0 or not self._store.lookup_s)
+        return not self._lookup.has_windows and (progress.stored.answer_s >= 0 or not self._store.lookup_s)
 
     def find(self, progress: Progress, num_hit_tokens: int) -> int:
         """In whole chunks, once the store has answered; the one in which the local hit ends is loaded from there on."""
-        chunks, lookup = progress.chunks, self._lookup
+        chunks, lookup = progress.stored, self._lookup
         chunks.num_begun, chunks.num_prefilled = num_hit_tokens, progress.num_tokens
         most = lookup.most(progress.num_tokens)
         if most * self._chunk_tokens <= num_hit_tokens:
@@ -141,7 +141,7 @@ class Stored(Connector):
 
     def _keys(self, progress: Progress, num_chunks: int) -> Keys:
         """By group."""
-        keys, count = chunk_keys(progress, num_chunks, self._store.chunk_blocks), self._num_groups
+        keys, count = chunk_keys(progress, progress.stored.keys, num_chunks, self._store.chunk_blocks), self._num_groups
         return [keys] if count == 1 else [[key * count + group for key in keys] for group in range(count)]
 
     def _needed(self, keys: Keys, first: int, end: int) -> list[int]:
@@ -150,7 +150,7 @@ class Stored(Connector):
         starts = [max(first, self._lookup.first_needed(number, tokens)) for number in range(self._num_groups)]
         return [key for start, of_group in zip(starts, keys, strict=True) for key in of_group[start:end]]
 
-    def _is_answered(self, chunks: Chunks) -> bool:
+    def _is_answered(self, chunks: StoredChunks) -> bool:
         now_s, lookup_s = self._store.now_s, self._store.lookup_s
         if lookup_s and chunks.answer_s < 0:
             if self._store.holds_up_passes:
@@ -165,7 +165,7 @@ class Stored(Connector):
         return False
 
     def load(self, progress: Progress, num_hit_tokens: int, num_tokens: int) -> None:
-        chunks = progress.chunks
+        chunks = progress.stored
         first, end = num_hit_tokens // self._chunk_tokens, (num_hit_tokens + num_tokens) // self._chunk_tokens
         chunks.num_stored, chunks.num_begun = max(chunks.num_stored, end), num_hit_tokens + num_tokens
         by_group = self._keys(progress, end)
@@ -178,10 +178,10 @@ class Stored(Connector):
 
     def preempted(self, progress: Progress) -> None:
         """It will ask again, and offer again what is not there any more."""
-        progress.chunks.answer_s, progress.chunks.num_stored = -1.0, 0
+        progress.stored.answer_s, progress.stored.num_stored = -1.0, 0
 
     def computes(self, progress: Progress, num_tokens: int) -> None:
-        chunks = progress.chunks
+        chunks = progress.stored
         is_saved = self._store.saves_prefills if num_tokens <= chunks.num_prefilled else self._store.saves_decodes
         first, end = chunks.num_stored, min(num_tokens, progress.num_tokens) // self._chunk_tokens
         if end <= first or not is_saved:
@@ -191,19 +191,23 @@ class Stored(Connector):
 
     def _new(self, progress: Progress, first: int, end: int) -> list[int]:
         """Of these chunks what is stored, and lies not behind the window with which the request began."""
-        lookup, num_prefilled = self._lookup, progress.chunks.num_prefilled
+        lookup, num_prefilled = self._lookup, progress.stored.num_prefilled
         found: list[int] = []
         for number, keys in enumerate(self._keys(progress, end)):
-            start = max(first, lookup.first_needed(number, progress.chunks.num_begun))
+            start = max(first, lookup.first_needed(number, progress.stored.num_begun))
             for begin, stop in lookup.stored(number, progress.request, start, end, num_prefilled):
                 found += keys[begin:stop]
         return found
 
-    def close_pass(self) -> None:
+    def hears_of_other_load(self, progress: Progress, num_tokens: int) -> None:
+        """What windows have passed by then is not there to be stored."""
+        progress.stored.num_begun = num_tokens
+
+    def close_pass(self, kept_states: Sequence[KeptState]) -> None:
         """Offer the states that have been made findable, each by itself."""
-        for state in self.slots.drain_kept_states():
+        for state in kept_states:
             progress, block = state.progress, state.block
-            if self._store.saves_prefills and (block + 1) * self._block_size <= progress.chunks.num_prefilled:
+            if self._store.saves_prefills and (block + 1) * self._block_size <= progress.stored.num_prefilled:
                 self._offer(progress, [self._keys(progress, block + 1)[state.group][block]])
 
     def _offer(self, progress: Progress, keys: Sequence[int]) -> None:
@@ -214,9 +218,12 @@ class Stored(Connector):
             self._offered.append(Moved(progress, "store", 0, num_blocks, new))
             self._moved.num_stored_blocks += num_blocks
 
-    def begin(self, now_s: float, start_s: float) -> float:
+    def called_until_s(self, now_s: float) -> float:
         """Behind the pass's lookups."""
-        start_s, self._held_up_s = max(start_s, now_s + self._held_up_s), 0.0
+        return now_s + self._held_up_s
+
+    def begin(self, now_s: float, start_s: float) -> float:
+        start_s, self._held_up_s = max(start_s, self.called_until_s(now_s)), 0.0
         for moved in (*self._due, *self._asked):
             moved.start_s = start_s
             self._store.begin(moved)
@@ -237,8 +244,8 @@ class Stored(Connector):
 
     def aborted(self, progress: Progress) -> None:
         """What is under way goes on; nobody waits for an answer any more."""
-        if progress.chunks.answer_s in self._answers_s:
-            self._answers_s.remove(progress.chunks.answer_s)
+        if progress.stored.answer_s in self._answers_s:
+            self._answers_s.remove(progress.stored.answer_s)
 
     def lose_all(self) -> list[Transfer]:
         """What has begun breaks off elsewhere."""
@@ -254,6 +261,6 @@ class Stored(Connector):
             self._under_way = [moved for moved in self._under_way if moved.end_s > until_s]
         return over
 
-    def records(self) -> OffloadRecords:
+    def stored_records(self) -> OffloadRecords:
         """What has been asked for."""
         return self._moved.records(self._store.block_bytes)
