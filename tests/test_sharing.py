@@ -133,9 +133,16 @@ def test_engines_that_cannot_share_are_refused(what: str, engine: dict[str, Any]
         simulated(fleet={"pools": [{"replicas": 2, "engine": engine}], what: {}})
 
 
-def test_a_tier_is_not_beside_a_store() -> None:
-    with pytest.raises(ConfigError, match="kv_store is not simulated with kv_offloading_size; leave one of them out"):
-        simulated(replicas=2, kv_store={}, engine=replace(SMALL, kv_offloading_size=4))
+def test_a_store_beside_a_tier() -> None:
+    """What its own host has a replica loads from there, the rest from the store, which so moves less; a request's tokens are those of both."""
+    alone = simulated(replicas=4, kv_store=STORE).summary["kv_store"]
+    result = simulated(replicas=4, kv_store=STORE, engine=replace(SMALL, kv_offloading_size=20), limit=80)
+    tier, store = result.summary["kv_offload"], result.summary["kv_store"]
+    assert tier["loaded_tokens"] > 0
+    assert 0 < store["loaded_bytes"] < alone["loaded_bytes"]
+    assert result.requests["num_loaded_tokens"].sum() == tier["loaded_tokens"] + store["loaded_tokens"]
+    together = tier["external_prefix_cache_hit_rate"] + store["external_prefix_cache_hit_rate"]
+    assert f"External prefix cache hit rate (%):      {100 * together:.2f}" in str(result)
 
 
 def test_unlike_gpus_share_a_store() -> None:

@@ -48,12 +48,12 @@ def workloads(draw: st.DrawFn, *, with_windows: bool = False) -> Workload:
     return Workload(trace, config, given)
 
 
-def served(trace: Trace, plan: FleetPlan) -> ClusterRecords:
-    """With engines that poll as seldom as the naive ones here."""
+def served(trace: Trace, plan: FleetPlan, idle_sleep_s: float = POLLING_S) -> ClusterRecords:
+    """With engines that poll as seldom as the naive ones here, or so."""
     source = plan.source(trace)
     table = RequestTable(source)
     env = simpy.Environment(initial_time=min(0.0, float(trace.arrival_s[0])))
-    fleet = SharingFleet(env, plan, source, table, idle_sleep_s=POLLING_S)
+    fleet = SharingFleet(env, plan, source, table, idle_sleep_s=idle_sleep_s)
     env.process(arrivals(env, source, fleet.gateway.submit))
     env.run()
     return ClusterRecords.of(fleet.records(), table, plan.pool_of, shared=fleet.shared())
