@@ -13,7 +13,7 @@ from sim.explanation.explain import explain
 from sim.report.page.run import run_page
 from sim.search.scoring import objective
 
-LATE_MS = (6.0, 25.0)  # prompts of 13 to 8,000 tokens, up to 30 streams
+LATE_MS = (4.0, 34.0)  # prompts of 13 to 8,000 tokens, up to 30 streams
 
 LIMIT = "ttft_p99=100ms"
 

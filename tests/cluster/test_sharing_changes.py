@@ -44,9 +44,9 @@ def with_a_store(asks: list[Ask], losses: list[int], num_chunks: int, bytes_per_
 
 def loaded(found: ClusterRecords) -> dict[int, int]:
     """Tokens that came from the store, by row."""
-    offload = found.merged.offload
-    assert offload is not None
-    return dict(zip(offload.loaded_rows.tolist(), offload.loaded_tokens.tolist(), strict=True))
+    stored = found.merged.stored
+    assert stored is not None
+    return dict(zip(stored.loaded_rows.tolist(), stored.loaded_tokens.tolist(), strict=True))
 
 
 def test_what_is_stored_outlives_who_stored_it() -> None:
@@ -157,5 +157,5 @@ def test_states_behind_the_prompt_are_not_stored() -> None:
     pool = Pool(replace(config, kv_groups=groups, engine=engine), ONE_SECOND, 1, kv=kv)
     sharing = StoreSharing(StoreOptions(1.0, lookup_ms=0.0, chunk_us=0.0, chunk_tokens=4), 1e9)
     found = simulate(make_trace([Ask("asks", 12, 20)]), FleetPlan((pool,), "round_robin", sharing=sharing))
-    assert found.merged.offload is not None
-    assert found.merged.offload.stored_bytes == 5 * 32
+    assert found.merged.stored is not None
+    assert found.merged.stored.stored_bytes == 5 * 32
