@@ -158,7 +158,7 @@ Causes:
 - **B200's power** (above): its prompts were 8 to 15 points farther off than B300's.
 - **First tokens** are means here, not medians: predicted medians are 20 to 40 points farther off. What is left is a tenth, most of it gpt-oss-120b's on H200 (12 to 19 % too early) and, on B200 and B300,
   MiniMax-M2.5's (5 to 12 %). InferenceX's H200 is slower than its H100: in 14 pairs of Llama-3.1-70B and gpt-oss-120b with one vLLM, layout and load its first tokens of prompts of 8,000 come 10 % later, beside H100's, than here; 0.85 of the rates of matrices would meet these
-  pairs, as less power left to them would make it. llm-d's H200 does not show it ([fleet.md](fleet.md#against-measured-pulls): long prompts within 3 %), so none is assumed. Marlin's MXFP4, which no table times, would have 0.8 of the rate of its int4 by H200's gpt-oss, 0.9 to 1 by
+  pairs, as less power left to them would make it. llm-d's H200 does not show it (its [long prompts](fleet.md#against-measured-pulls) took no longer than here), so none is assumed. Marlin's MXFP4, which no table times, would have 0.8 of the rate of its int4 by H200's gpt-oss, 0.9 to 1 by
   H100's and 0.95 by [llm-d's](fleet.md#against-a-measured-pair-of-pools), so that it has int4's. Llama-3.1-70B in fp8 on B200 has prompts of 8,000 that are 15 % too fast: its script asks for kernels of their own for norms and for quantising (`+rms_norm`, `+quant_fp8`), of which the sums' fusion has
   only small messages, and vLLM 0.10.2 multiplied by another kernel. Steps outside of graphs take B200's servers longer than H200's, as do piecewise graphs of another server with one;
   B300's do not show it, and newer versions on B200 less (MiniMax-M2.5 in fp4 by a nightly build: 12 % too slow a token).
@@ -173,7 +173,7 @@ BOTH_SIDES = """The only server that was watched from both sides: vLLM 0.32.0 on
 ms (`python -m benchmarks.front_end`); the engine of server A runs eagerly, and its Python keeps the two cores from the front end, that of D is compiled."""
 UNCOVERED = """So no difference between versions shows: {request_ms:.1f} ms were fitted to 0.15.1 on servers with H100s, 0.32.0 takes 6 to 8 on two cores, and of other versions nothing was measured on both sides; all have these figures. Not covered: a front end
 that is itself the bottleneck (one event loop serves all streams of a server, and clients of many hundred streams have one as well), several API servers, chat templates and tools, TLS, gateways and routers before the
-server (llm-d's adds 14 ms, [fleet.md](fleet.md#against-measured-pulls)), networks.
+server (llm-d's adds 3 ms, [fleet.md](fleet.md#against-measured-pulls)), networks.
 
 **A tokenizer has seen few words of a benchmark.** Text of random tokens takes it longer than text that somebody wrote: 4.0 to 4.3 and 3.7 to 3.9 us a token in the median with the vocabularies of GPT-4o and GPT-4, 2.3 to 3.1 and 2.6 to 3.1
 for the pages of these docs, on one core of the machine that the servers above had (`python -m benchmarks.tokenizing` of a tokenizer.json; vocabularies of js-tiktoken 1.0.21). In those servers it took 3.1 and 3.8. So 3.5 are simulated; llm-d's guide has 2

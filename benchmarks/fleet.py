@@ -5,9 +5,8 @@ H100, sixteen Poisson stages after one that warms caches. Stages drain, and the 
 arguments are those of stored versions of the guides, looked up after the default ones had missed (docs/fleet.md says by how much);
 what they leave open is as vLLM has it, in the version that a manifest of the guide names (@ae9f98f1).
 
-TTFTs are the engine's here and the client's there. What client and gateway add is taken from other runs, of another model on other GPUs
-(benchmarks/pulls.py: what a computed prompt of 2,064 tokens lacks, behind a router that tokenizes), and llm-d's arms are judged with it as
-well as without. The precise router tokenizes each prompt, at 2 us a token (llm-d's guide p2p-kv-cache-sharing @0776be81: 50K tokens take about 0.1 s).
+TTFTs are the client's, here and there (`clock="client"`). The precise router tokenizes each prompt before a server does, which is added to its: the arm is judged with it as
+well as without.
 """
 
 import argparse
@@ -18,14 +17,15 @@ from statistics import mean, median, stdev
 from typing import NamedTuple
 
 import sim
-from benchmarks import fleet_episode, pulls
+from benchmarks import fleet_episode
+from sim.cluster.front_end import TOKENIZED_S
 
 LADDER = "measured/llmd_routing_ladder_qwen3-32b_8xTP2_16xH100.csv"
 AGAIN = "measured/llmd_routing_qwen3-32b_8xTP2_h100.csv"  # a later publication, of an arm without a router and of another with one
 WORKLOAD = "workloads/guide_{}_1.yaml.in"
 LONG_QUEUES = ((20, 35), (40, 60))  # requests/s; stages of one kind, which differ little in what they ask
 SATURATED_S = 5.0  # mean TTFT; measured ones are below 0.9 or above 18 s
-TOKENIZED_S = 2e-6  # a token
+PROMPT_TOKENS = 7200
 VLLM_VERSION = "0.19.1"
 PLAIN = sim.EngineConfig(tensor_parallel_size=2)
 PRECISE = sim.EngineConfig(tensor_parallel_size=2, block_size=64, gpu_memory_utilization=0.95)  # its patch-vllm.yaml
@@ -41,25 +41,23 @@ class Arm(NamedTuple):
     engine: sim.EngineConfig = PLAIN
     most_throughput_error: float = 0.12
     most_ttft_error: float = 0.30
-    client_s: float = 0.0
+    router_s: float = 0.0
 
 
-def arms(folder: Path) -> tuple[Arm, ...]:
-    gateway_s = pulls.added_ms(folder) / 1e3 - (min(pulls.measured_times(folder)) + pulls.QUESTION_TOKENS) * TOKENIZED_S
-    plain = Arm("none", "k8s-round-robin", "round_robin", "optimized-baseline", most_ttft_error=0.10)
-    return (
-        plain,
-        plain._replace(router="random"),  # as kube-proxy's iptables choose
-        Arm("scorers", "llmd-optimized-baseline", "llm_d:no_hit_lru=2", "optimized-baseline", client_s=gateway_s),
-        Arm(
-            "precise",
-            "llmd-precise-prefix",
-            "llm_d_precise:no_hit_lru=2",
-            "precise-prefix-cache-routing",
-            PRECISE,
-            client_s=gateway_s + 7200 * TOKENIZED_S,
-        ),
-    )
+NO_ROUTER = Arm("none", "k8s-round-robin", "round_robin", "optimized-baseline", most_ttft_error=0.10)
+ARMS = (
+    NO_ROUTER,
+    NO_ROUTER._replace(router="random"),  # as kube-proxy's iptables choose
+    Arm("scorers", "llmd-optimized-baseline", "llm_d:no_hit_lru=2", "optimized-baseline"),
+    Arm(
+        "precise",
+        "llmd-precise-prefix",
+        "llm_d_precise:no_hit_lru=2",
+        "precise-prefix-cache-routing",
+        PRECISE,
+        router_s=PROMPT_TOKENS * TOKENIZED_S,
+    ),
+)
 
 
 class Figures(NamedTuple):
@@ -81,7 +79,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     given = parser.parse_args()
     ladders = []
-    for arm in arms(given.folder):
+    for arm in ARMS:
         for seed in range(given.seeds):
             stages = replayed(given.folder, arm, seed)
             if seed == 0:
@@ -100,7 +98,8 @@ def replayed(folder: Path, arm: Arm, seed: int) -> list[Stage]:
         rows = [row for row in csv.DictReader(file) if row["arm"] == arm.measured]
     found = sim.simulate(
         "Qwen3-32B", "h100-sxm", folder / WORKLOAD.format(arm.guide),
-        engine=arm.engine, vllm_version=VLLM_VERSION, replicas=8, router=arm.router, seed=seed, intervals=False,
+        engine=arm.engine, vllm_version=VLLM_VERSION, replicas=8, router=arm.router, seed=seed, clock="client",
+        intervals=False,
     )  # fmt: skip
     return [
         Stage(
@@ -133,9 +132,9 @@ def verdict(arm: Arm, stages: Sequence[Stage]) -> Iterator[str]:
     judged = [stage for stage in stages if stage.measured.mean_ttft_s > SATURATED_S] or stages
     throughputs = [stage.simulated.output_throughput / stage.measured.output_throughput - 1 for stage in judged]
     yield _error("output tok/s", throughputs, arm.most_throughput_error)
-    for added_s in dict.fromkeys((0.0, arm.client_s)):
+    for added_s in dict.fromkeys((0.0, arm.router_s)):
         ttfts = [(stage.simulated.mean_ttft_s + added_s) / stage.measured.mean_ttft_s - 1 for stage in judged]
-        name = f"mean TTFT with the client's {added_s * 1e3:.0f} ms" if added_s else "mean TTFT"
+        name = f"mean TTFT with the router's {added_s * 1e3:.0f} ms" if added_s else "mean TTFT"
         yield _error(name, ttfts, arm.most_ttft_error)
 
 

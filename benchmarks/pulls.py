@@ -5,8 +5,7 @@ NIXL; one request at a time. Its first publication is in the table of the eviden
 transfers. A later one (README @6b571bbf) has the differences alone, "with rdma/ib": these are replayed at the bandwidth that
 `fit_transfers.py` finds for one network card of other measurements. Nothing was fitted to either.
 
-What the client and the gateway add is not simulated; it is taken to be what the computed prefix of the shortest length lacks, and is added
-to pulls in a column of their own.
+Times are the client's, here and there; the gateway is not simulated.
 """
 
 import csv
@@ -44,32 +43,23 @@ def main(folder: Path) -> None:
     guide_gb_s = next(float(row["value"]) for row in rows if row["what"] == "effective P2P pull")
     card_gb_s = fit(measured_transfers(rows))[0] / GIGA
     simulated = {length: times(length, guide_gb_s) for length in measured}
-    first, client_ms = min(measured), added_ms(folder)
-    print(f"Pulls at {guide_gb_s:g} GB/s; the client and the gateway add {client_ms:.0f} ms.\n")
+    print(f"Pulls at {guide_gb_s:g} GB/s:\n")
     print(
-        "| prefix tokens | recompute measured (ms) | simulated | pull measured (ms) | simulated | with the client's |"
+        "| prefix tokens | recompute measured (ms) | simulated | pull measured (ms) | simulated |\n|---|---|---|---|---|"
     )
-    print("|---|---|---|---|---|---|")
     for length, there in measured.items():
         here = simulated[length]
-        with_client = here.pull + client_ms
         print(
-            f"| {length:,} | {there.recompute:,.1f} | {here.recompute:,.1f} ({_off(here.recompute, there.recompute)}) |"
+            f"| {length:,} | {there.recompute:,.1f} | {here.recompute:,.1f} ({verdict(here.recompute, there.recompute)}) |"
             f" {there.pull:,.1f} | {here.pull:,.1f} ({verdict(here.pull, there.pull)}) |"
-            f" {with_client:,.1f} ({verdict(with_client, there.pull)}) |"
         )
+    first = min(measured)
     print(f"\n- a pull pays from {pays_from(guide_gb_s)} tokens on (measured: at {first:,}, the shortest, and above)")
     print(f"\nPulls at {card_gb_s:.1f} GB/s, against the later publication:\n")
-    print("| prefix tokens | pull against recompute, measured | simulated, with the client's |\n|---|---|---|")
+    print("| prefix tokens | pull against recompute, measured | simulated |\n|---|---|---|")
     for length, there_off in WITH_RDMA.items():
         found = times(length, card_gb_s)
-        print(f"| {length:,} | {there_off:+.0%} | {_off(found.pull + client_ms, found.recompute + client_ms)} |")
-
-
-def added_ms(folder: Path) -> float:
-    """By the client and the gateway: what the computed prefix of the shortest length lacks."""
-    first, there = min(measured_times(folder).items())
-    return there.recompute - _ttft_ms(first, COMPUTING)
+        print(f"| {length:,} | {there_off:+.0%} | {_off(found.pull, found.recompute)} |")
 
 
 def measured_times(folder: Path) -> dict[int, Times]:
@@ -94,7 +84,7 @@ def _ttft_ms(length: int, fleet: Mapping[str, Any]) -> float:
     prompts = np.full(2, length + QUESTION_TOKENS)
     segments = [((0, length), (question, QUESTION_TOKENS)) for question in (1, 2)]
     trace = Trace(("first", "second"), np.array([0.0, 60.0]), prompts, np.array([1, 1]), segments=segments)
-    found = sim.simulate("gpt-oss-120b", "h200-sxm", trace, engine=ENGINE, fleet=fleet, intervals=False)
+    found = sim.simulate("gpt-oss-120b", "h200-sxm", trace, engine=ENGINE, fleet=fleet, clock="client", intervals=False)
     return float(found.requests["ttft_ms"].iloc[1])
 
 

@@ -29,10 +29,10 @@ def test_where_nothing_saturates_all_stages_are_judged() -> None:
     ]
 
 
-def test_a_client_may_add_its_time() -> None:
-    """Beside the engine's own."""
+def test_a_router_may_add_its_time() -> None:
+    """Beside what is simulated."""
     stages = [Stage(3, Figures(1000, 0.2), Figures(1000, 0.17))]
-    assert list(verdict(ARM._replace(client_s=0.02), stages))[-2:] == [
+    assert list(verdict(ARM._replace(router_s=0.02), stages))[-2:] == [
         "mean TTFT off by 15% (worst -15%), within 30%",
-        "mean TTFT with the client's 20 ms off by 5% (worst -5%), within 30%",
+        "mean TTFT with the router's 20 ms off by 5% (worst -5%), within 30%",
     ]
