@@ -110,6 +110,7 @@ def simulated_stages(folder: Path, arm: Arm) -> dict[int, Figures]:
         engine=engine,
         vllm_version=VLLM_VERSION,
         replicas=8,
+        clock="client",
         router=arm.router,
         intervals=False,
     )
