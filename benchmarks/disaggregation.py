@@ -69,7 +69,9 @@ FIGURES = {
 def main(folder: Path) -> None:
     print("| arm | figure | measured | simulated | off |\n|---|---|---|---|---|")
     for arm in ARMS:
-        found = sim.simulate("gpt-oss-120b", "h200-sxm", folder / WORKLOAD, fleet=arm.fleet, intervals=False)
+        found = sim.simulate(
+            "gpt-oss-120b", "h200-sxm", folder / WORKLOAD, fleet=arm.fleet, clock="client", intervals=False
+        )
         figures = measured(folder, arm)
         simulated = {key: found.summary[FIGURES[key]] for key in figures}
         for table in (figures, simulated):
