@@ -20,11 +20,12 @@ from sim.engine.walking.stored import Stored
 
 
 class MultiConnector(Connector):
-    """`_chosen` is who had something of the request that was looked for last."""
+    """`_kept` are those where the engine's own KV is, `_chosen` who had something of the request that was looked for last."""
 
     def __init__(self, remote: Remote | None, tier: Offload | None, store: Stored | None) -> None:
         self._all: list[Connector] = [one for one in (remote, tier, store) if one is not None]
         self._by_start: list[Connector] = [one for one in (tier, store, remote) if one is not None]
+        self._kept: list[Connector] = [one for one in (tier, store) if one is not None]
         self._tier, self._store = tier, store
         first = self._all[0]
         self.consumes = first.consumes
@@ -42,7 +43,7 @@ class MultiConnector(Connector):
             one.attach(slots)
 
     def added(self, progress: Progress) -> None:
-        for one in self._all:
+        for one in self._kept:
             one.added(progress)
 
     @property
@@ -58,7 +59,7 @@ class MultiConnector(Connector):
         return all(one.lets_decode for one in self._all)
 
     def has_stored(self, progress: Progress) -> bool:
-        return all(one.has_stored(progress) for one in self._all)
+        return all(one.has_stored(progress) for one in self._kept)
 
     # -- loads -----------------------------------------------------------------------------------------------------
 
@@ -93,19 +94,19 @@ class MultiConnector(Connector):
     # -- what becomes of requests ----------------------------------------------------------------------------------
 
     def preempted(self, progress: Progress) -> None:
-        for one in self._all:
+        for one in self._kept:
             one.preempted(progress)
 
     def computes(self, progress: Progress, num_tokens: int) -> None:
-        for one in self._all:
+        for one in self._kept:
             one.computes(progress, num_tokens)
 
     def close_pass(self, kept_states: Sequence[KeptState]) -> None:
-        for one in self._all:
+        for one in self._kept:
             one.close_pass(kept_states)
 
     def ending(self, progress: Progress) -> None:
-        for one in self._all:
+        for one in self._kept:
             one.ending(progress)
 
     def finished(self, progress: Progress, now_s: float) -> bool:
@@ -113,7 +114,7 @@ class MultiConnector(Connector):
         return any(are_held)
 
     def aborted(self, progress: Progress) -> None:
-        for one in self._all:
+        for one in self._kept:
             one.aborted(progress)
 
     def lose_all(self) -> list[Transfer]:
