@@ -136,7 +136,7 @@ def test_engines_that_cannot_share_are_refused(what: str, engine: dict[str, Any]
 def test_a_store_beside_a_tier() -> None:
     """What its own host has a replica loads from there, the rest from the store, which so moves less; a request's tokens are those of both."""
     alone = simulated(replicas=4, kv_store=STORE).summary["kv_store"]
-    result = simulated(replicas=4, kv_store=STORE, engine=replace(SMALL, kv_offloading_size=20), limit=80)
+    result = simulated(replicas=4, kv_store=STORE, engine=replace(SMALL, kv_offloading_size=20))
     tier, store = result.summary["kv_offload"], result.summary["kv_store"]
     assert tier["loaded_tokens"] > 0
     assert 0 < store["loaded_bytes"] < alone["loaded_bytes"]

@@ -37,6 +37,7 @@ def test_a_store_is_that_of_vllm(run: dict[str, Any]) -> None:
     A GPU that has forgotten all is a replica that was lost while it was idle.
     """
     found, ids = replayed(run), [request["id"] for request in run["requests"]]
+    assert found.merged.stored is not None
     assert loads_of(found.merged.stored, ids) == sorted(run["loads"])
     assert loads_of(found.merged.offload, ids) == sorted(run.get("tier_loads", []))
     requests = found.merged.requests

@@ -175,12 +175,9 @@ def over_by(jobs: Sequence[Job], until_s: float) -> list[Job]:
 
 def connector(transfers: Transfers | None, kv: KVCacheManager, config: SchedulerConfig) -> Connector | None:
     """The connector that these transfers ask for."""
-    from tests.reference.multi_connector import MultiConnector
-    from tests.reference.offload import OffloadConnector
+    from tests.reference.multi_connector import in_one
 
     if transfers is None:
         return None
-    if not transfers.offload:
-        return Remote(transfers, kv, config)
-    offload = OffloadConnector(transfers.offload, kv, config)
-    return offload if transfers.connector == "offload" else MultiConnector(Remote(transfers, kv, config), offload)
+    remote = None if transfers.connector == "offload" else Remote(transfers, kv, config)
+    return in_one(remote, transfers.offload, kv, config)

@@ -103,9 +103,9 @@ def in_one(
     """Those that there are; by itself, if it is but one."""
     tier = OffloadConnector(offload, kv, config) if offload else None
     kept = [one for one in (tier, store) if one is not None]
-    if remote is not None and not kept:
-        return cast("Connector", remote)
-    return MultiConnector(remote, *kept) if remote is not None or len(kept) > 1 else kept[0]
+    if remote is None and len(kept) == 1:
+        return kept[0]
+    return MultiConnector(remote, *kept) if kept else cast("Connector", remote)
 
 
 def parts_of(connector: Connector | None) -> list[Any]:

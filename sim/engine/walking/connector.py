@@ -102,9 +102,6 @@ class Connector:
         """Blocks are there: the load begins with the batch of this pass."""
         raise NotImplementedError
 
-    def note_taken(self) -> None:
-        """What this pass has taken until here, it may wait for."""
-
     def hears_of_other_load(self, progress: Progress, num_tokens: int) -> None:
         """Another connector loads for a request, which will have so many tokens."""
 
@@ -129,10 +126,6 @@ class Connector:
 
     def close_pass(self, kept_states: Sequence[KeptState]) -> None:
         """All rows have been told, and these states have been made findable."""
-
-    def called_until_s(self, now_s: float) -> float:
-        """When the call of the scheduler that began then is over, as far as it was held up."""
-        return now_s
 
     def begin(self, now_s: float, start_s: float) -> float:
         """The worker begins a batch, maybe an empty one, and all that has been asked for; when the batch really begins."""

@@ -24,9 +24,8 @@ class MultiConnector(Connector):
 
     def __init__(self, remote: Remote | None, tier: Offload | None, store: Stored | None) -> None:
         self._all: list[Connector] = [one for one in (remote, tier, store) if one is not None]
-        self._by_start: list[Connector] = [one for one in (tier, store, remote) if one is not None]
         self._kept: list[Connector] = [one for one in (tier, store) if one is not None]
-        self._tier, self._store = tier, store
+        self._remote, self._tier, self._store = remote, tier, store
         first = self._all[0]
         self.consumes = first.consumes
         self.drops_preempted_outputs = first.drops_preempted_outputs
@@ -122,15 +121,13 @@ class MultiConnector(Connector):
 
     # -- the worker ------------------------------------------------------------------------------------------------
 
-    def called_until_s(self, now_s: float) -> float:
-        return max([one.called_until_s(now_s) for one in self._all])
-
     def begin(self, now_s: float, start_s: float) -> float:
         """What comes from elsewhere is asked for once blocks that are still being stored are free."""
-        start_s = max(start_s, self.called_until_s(now_s))
-        for one in self._by_start:
+        if self._store is not None:
+            start_s = max(start_s, self._store.called_until_s(now_s))
+        for one in self._kept:
             start_s = one.begin(now_s, start_s)
-        return start_s
+        return start_s if self._remote is None else self._remote.begin(now_s, start_s)
 
     def reported(self, until_s: float) -> list[Transfer]:
         over = [transfer for one in self._all for transfer in one.reported(until_s)]

@@ -116,7 +116,7 @@ class Offload(Connector):
         if chunks.num_jobs:
             return -1
         end = progress.num_tokens // self._chunk_tokens
-        keys = self._keys(chunk_keys(progress, progress.chunks.keys, end, self._chunk_blocks))
+        keys = self._keys(self._chunk_keys(progress, end))
         num_found = self._lookup.num_found(keys, num_hit_tokens, progress.num_tokens)
         chunks.num_found = (num_hit_tokens + max(0, num_found)) // self._chunk_tokens
         self._touch(progress)
@@ -127,9 +127,7 @@ class Offload(Connector):
         if not self._touches:
             return
         end = self._num_to_store(progress) // self._chunk_tokens
-        for group, keys in enumerate(
-            self._keys(chunk_keys(progress, progress.chunks.keys, end, self._chunk_blocks)[:end])
-        ):
+        for group, keys in enumerate(self._keys(self._chunk_keys(progress, end)[:end])):
             self._cpu.touch(keys[self._lookup.num_passed(group, progress.chunks.num_found) :])
 
     def _num_to_store(self, progress: Progress) -> int:
@@ -146,6 +144,10 @@ class Offload(Connector):
         num_chunks = self._lookup.num_stored(keys, first, last)
         return (first + num_chunks) * count - num_hit_blocks if num_chunks else 0
 
+    def _chunk_keys(self, progress: Progress, num_chunks: int) -> list[int]:
+        """At least so many, whatever the group."""
+        return chunk_keys(progress, progress.chunks.keys, num_chunks, self._chunk_blocks)
+
     def _keys(self, keys: list[int]) -> list[list[int]]:
         """By group."""
         count = self._num_groups
@@ -159,9 +161,7 @@ class Offload(Connector):
         last = -(-end // self._chunk_tokens)
         keys: list[int] = []
         places: list[int] = []
-        for group, of_group in enumerate(
-            self._keys(chunk_keys(progress, progress.chunks.keys, last, self._chunk_blocks))
-        ):
+        for group, of_group in enumerate(self._keys(self._chunk_keys(progress, last))):
             window = self._windows[group]
             start = first if window is None else max(first, (end - window + 1) // self._chunk_tokens)
             keys += of_group[start:last]
@@ -282,7 +282,7 @@ class Offload(Connector):
         first, end = chunks.num_stored, end_doubted if self._doubts[0] else end
         if end <= first:
             return
-        keys = chunk_keys(progress, progress.chunks.keys, end, self._chunk_blocks)[first:end]
+        keys = self._chunk_keys(progress, end)[first:end]
         new = self._cpu.offer(keys, range(first, end), chunks.access)
         if new is None:
             return
@@ -313,7 +313,7 @@ class Offload(Connector):
         left = sorted((place % count, place // count) for place, copy in chunks.left.items() if copy != LOST)
         ends = [end_doubted if doubts else end for doubts in self._doubts]
         offered = [(group, block) for group, block in left if block < ends[group]]
-        by_group = self._keys(chunk_keys(progress, progress.chunks.keys, end, 1))
+        by_group = self._keys(self._chunk_keys(progress, end))
         keys = [by_group[group][block] for group, block in offered]
         copies = {key: chunks.left[block * count + group] for key, (group, block) in zip(keys, offered, strict=True)}
         new = self._cpu.offer(keys, [block for _, block in offered], chunks.access) if keys else []
@@ -335,7 +335,7 @@ class Offload(Connector):
         progress, block = state.progress, state.block
         if (block + 1) * self._block_size > self._num_to_store(progress):
             return
-        key = self._keys(chunk_keys(progress, progress.chunks.keys, block + 1, 1))[state.group][block]
+        key = self._keys(self._chunk_keys(progress, block + 1))[state.group][block]
         if self._cpu.offer([key], [block], progress.chunks.access):
             job = Job(progress, "store", 0, 1, [key])
             job.copies = job.passing_copies = np.array([state.copy])

@@ -219,7 +219,7 @@ class Stored(Connector):
             self._moved.num_stored_blocks += num_blocks
 
     def called_until_s(self, now_s: float) -> float:
-        """Behind the pass's lookups."""
+        """When the call of the scheduler that began then is over, behind its lookups."""
         return now_s + self._held_up_s
 
     def begin(self, now_s: float, start_s: float) -> float:
