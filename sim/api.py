@@ -386,9 +386,9 @@ def simulate(  # noqa: PLR0913 - flat keywords are the public interface
     _check_sampling(load.trace, sampling)
     clients = Clients(parse_users(users, think_time, seed=seed), max_concurrency, open_loop, clock).check(load.trace)
     how: dict[str, Any] = {"vllm_version": vllm_version, "step_times": step_times}
-    asked = AskedFleet(model, gpu, engine, replicas, router, fleet, **how)
+    asked = AskedFleet(model, gpu, engine, replicas, router, fleet, kv_store=kv_store, kv_pull=kv_pull, **how)
     if layerwise is None:
-        deployed = asked.deploy().sharing_kv(kv_store, kv_pull)
+        deployed = asked.deploy()
     elif (fleet, replicas, router, kv_store, kv_pull) == (None, None, None, None, None):
         deployed = DeployedFleet.alike(deploy_layerwise(model, gpu, engine, layerwise, **how), engine)
     else:

@@ -1,6 +1,6 @@
 """A fleet of deployments: each pool's model on its GPUs, and the router before them."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,7 +18,7 @@ from sim.handing_over import disaggregation, drafter_with_kv
 from sim.memory.transfers import ReplicaKV
 from sim.sharing import OptionsLike, sharing_of
 from sim.specs.engine import EngineConfig
-from sim.specs.fleet_file import FleetFile, FleetLike, PoolBlock, TransferBlock, file_name, read_fleet
+from sim.specs.fleet_file import FleetFile, FleetLike, PoolBlock, file_name, read_fleet
 from sim.steptime.options import DEFAULT_STEP_TIMES, StepTimeOptions
 from sim.steptime.protocol import StepTimeModel
 from sim.workload.trace import Trace
@@ -103,21 +103,18 @@ class DeployedFleet:
             )
         return self
 
-    def sharing_kv(
-        self, kv_store: OptionsLike | None, kv_pull: OptionsLike | None, transfer: TransferBlock | None = None
-    ) -> "DeployedFleet":
+    def sharing_kv(self, kv_store: OptionsLike | None = None, kv_pull: OptionsLike | None = None) -> "DeployedFleet":
         """The same with a store, or with pulls, where they are asked for. Raises ConfigError for what is not simulated."""
         asked = [name for name, given in (("kv_store", kv_store), ("kv_pull", kv_pull)) if given is not None]
         if not asked:
             return self
         self._check_sharing(asked[0])
         deployments = {pool.name: pool.deployment for pool in self.pools}
+        transfer = self.asked.transfer if self.asked else None
         return replace(self, sharing=sharing_of(kv_store, kv_pull, deployments, transfer))
 
     def _check_sharing(self, what: str) -> None:
         """Which fleets share KV by that."""
-        if self.sharing is not None:
-            raise ConfigError(f"{what} is asked for, and the fleet file says how KV is shared; leave one of them out.")
         if self.disaggregation and what != "kv_store":
             raise ConfigError(
                 f"{what} is simulated for replicas that serve requests whole; leave it out, use kv_store in its place, or leave out the roles."
@@ -241,14 +238,16 @@ def deploy_fleet(
     fleet: FleetLike,
     *,
     router: RouterLike | None = None,
+    shared_by: Mapping[str, OptionsLike | None] | None = None,
     vllm_version: str | None = None,
     step_times: StepTimeOptions = DEFAULT_STEP_TIMES,
 ) -> DeployedFleet:
-    """What `vllm serve` would make of each pool, which starts; `gpu`, `engine` and `router` are for what the file leaves open.
+    """What `vllm serve` would make of each pool, which starts; the arguments, `shared_by` a
+    `kv_store` or `kv_pull` among them, are for what the file leaves open.
 
     Raises SimError that names file and pool.
     """
-    asked, name = read_fleet(fleet), file_name(fleet)
+    asked, name = read_fleet(fleet).sharing_kv(**(shared_by or {})), file_name(fleet)
     if router is not None and asked.router is not None:
         raise ConfigError(f"{name} has a router, {asked.router!r}, and {router!r} is asked for; leave one of them out.")
     pools = []
@@ -272,7 +271,7 @@ def deploy_fleet(
             asked, [pool.deployment.gpu for pool in pools], pools[0].deployment.engine.vllm_version
         )
         whole = DeployedFleet(tuple(pools), chosen, asked, dynamics, handing_over).check_router()
-        return whole.sharing_kv(asked.kv_store, asked.kv_pull, asked.transfer)
+        return whole.sharing_kv(asked.kv_store, asked.kv_pull)
 
 
 def _refuse_changing_stages(pools: Sequence[DeployedPool]) -> None:

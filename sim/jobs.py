@@ -18,6 +18,7 @@ from sim.deployment import GpuLike, ModelLike, deploy
 from sim.errors import ConfigError
 from sim.fleet import DeployedFleet, deploy_fleet
 from sim.processes import ProcessPool, process_pool
+from sim.sharing import OptionsLike
 from sim.specs.engine import EngineConfig
 from sim.specs.fleet_file import MOST_REPLICAS, FleetLike
 from sim.steptime.options import StepTimeOptions
@@ -40,21 +41,26 @@ class AskedFleet:
     fleet: FleetLike | None
     vllm_version: str | None
     step_times: StepTimeOptions
+    kv_store: OptionsLike | None = None
+    kv_pull: OptionsLike | None = None
 
     def deploy(self) -> DeployedFleet:
         """Raises SimError for a file and a number of replicas, and for what does not start."""
         how: dict[str, Any] = {"vllm_version": self.vllm_version, "step_times": self.step_times}
+        shared: dict[str, Any] = {"kv_store": self.kv_store, "kv_pull": self.kv_pull}
         replicas = self.replicas
         if self.fleet is not None:
             if replicas is not None:
                 raise ConfigError(
                     f"the pools of `fleet` say how many replicas there are, got replicas {replicas} as well; leave it out."
                 )
-            return deploy_fleet(self.model, self.gpu, self.engine, self.fleet, router=self.router, **how)
+            return deploy_fleet(
+                self.model, self.gpu, self.engine, self.fleet, router=self.router, shared_by=shared, **how
+            )
         if replicas is not None and not 1 <= replicas <= MOST_REPLICAS:
             raise ConfigError(f"replicas must be from 1 to {MOST_REPLICAS}, got {replicas}.")
         deployment = deploy(self.model, self.gpu, self.engine, **how).require_runnable()
-        return DeployedFleet.alike(deployment, self.engine, replicas or 1, self.router)
+        return DeployedFleet.alike(deployment, self.engine, replicas or 1, self.router).sharing_kv(**shared)
 
 
 class ShareTask(NamedTuple):

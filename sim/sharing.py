@@ -29,6 +29,15 @@ def pull_options(given: OptionsLike) -> PullOptions:
     return parsed("kv_pull", PullOptions, given)
 
 
+def check_options(kv_store: OptionsLike | None, kv_pull: OptionsLike | None) -> None:
+    """Raises ConfigError for an option that is none, and for both."""
+    if kv_store is not None and kv_pull is not None:
+        raise ConfigError("kv_store and kv_pull are simulated one at a time; leave one of them out.")
+    for name, given in (("kv_store", kv_store), ("kv_pull", kv_pull)):
+        if given is not None:
+            CHECKS[name](given)
+
+
 def sharing_of(
     kv_store: OptionsLike | None,
     kv_pull: OptionsLike | None,
@@ -36,8 +45,7 @@ def sharing_of(
     transfer: TransferBlock | None,
 ) -> Sharing | None:
     """By a store or by pulls, if by either, of pools by their names. Raises ConfigError for what is not simulated, and for a store without room."""
-    if kv_store is not None and kv_pull is not None:
-        raise ConfigError("kv_store and kv_pull are simulated one at a time; leave one of them out.")
+    check_options(kv_store, kv_pull)
     gpus = [deployment.gpu for deployment in deployments.values()]
     if kv_store is not None:
         options = store_options(kv_store)

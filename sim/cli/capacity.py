@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from sim.cli.engine_flags import EngineCommand, engine_flags
-from sim.cli.options import Fleet, GivenRouter, Replicas, print_answer
+from sim.cli.options import Fleet, GivenRouter, KVPull, KVStore, Replicas, print_answer
 from sim.cli.shared_flags import SharedFlags, with_shared_flags
 
 app = typer.Typer(add_completion=False)
@@ -30,6 +30,8 @@ def capacity(
     replicas: Replicas = None,
     router: GivenRouter = None,
     fleet: Fleet = None,
+    kv_store: KVStore = None,
+    kv_pull: KVPull = None,
     pool: Annotated[str | None, typer.Option(help="The pool of --fleet that --rate sizes.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the answer to this folder: JSON, CSV and a plot.")] = None,
 ) -> None:
@@ -48,6 +50,8 @@ def capacity(
             replicas=replicas,
             router=router,
             fleet=fleet,
+            kv_store=kv_store,
+            kv_pull=kv_pull,
             pool=pool,
             bench_dataset=(out or Path()) / VERIFY,
             on_probe=on_probe,

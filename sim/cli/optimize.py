@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from sim.cli.engine_flags import EngineCommand, engine_flags
-from sim.cli.options import UNMET, GivenRouter, RateScale, RequestRate, print_answer, warn
+from sim.cli.options import UNMET, GivenRouter, KVPull, KVStore, RateScale, RequestRate, print_answer, warn
 from sim.cli.shared_flags import SharedFlags, with_shared_flags
 from sim.errors import listed
 from sim.metrics.goals import GOALS
@@ -62,6 +62,8 @@ def optimize(
         Path | None,
         typer.Option(help="A YAML of pools of servers: search their replicas, arguments, router and decider."),
     ] = None,
+    kv_store: KVStore = None,
+    kv_pull: KVPull = None,
     executor: Annotated[
         Literal["serial", "process", "ray"], typer.Option(help="Where candidates are tried.")
     ] = "process",
@@ -100,6 +102,8 @@ def optimize(
             rate_scale=rate_scale,
             router=router,
             fleet=fleet,
+            kv_store=kv_store,
+            kv_pull=kv_pull,
             executor_name=executor,
             workers=workers or os.cpu_count() or 1,
             store=store,

@@ -167,7 +167,7 @@ def describe(row: Row) -> str:
     if "knobs" in row:
         return arguments_text(row["knobs"]) or "the fleet as given"
     words = [arguments_text(row["engine"]), f"replicas={row['replicas']}" if row["replicas"] > 1 else ""]
-    words += [f"router={row['router']}" if "router" in row else ""]
+    words += [f"{name}={row[name]}" for name in ("router", "kv_store", "kv_pull") if row.get(name) is not None]
     return " ".join(filter(None, words)) or "vLLM's defaults"
 
 

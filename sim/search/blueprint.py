@@ -31,6 +31,8 @@ AUTOSCALE = "autoscale"
 RANKS = "tensor_parallel_size"
 STAGES = "pipeline_parallel_size"
 SERVED_RANKS = "data_parallel_size"
+SHARING = tuple(sharing.CHECKS)
+"""Ways to share KV, which no fleet has to have."""
 SECTIONS = {
     ROUTER: router_options,
     "prefill_router": router_options,
@@ -42,8 +44,8 @@ SECTIONS = {
 EXAMPLES = {
     "decider": "prefix_based:non_cached_tokens=512",
     AUTOSCALE: "hpa, or hpa:target=5,max=4, or null",
-    "kv_store": "capacity_gib=64",
-    "kv_pull": "kv_recompute_threshold=2048",
+    "kv_store": "capacity_gib=64, or null",
+    "kv_pull": "kv_recompute_threshold=2048, or null",
 }
 HANDING_OVER = ("prefill_router", "decider", "transfer")  # sections that only pools with roles need
 DRAFTS = "num_speculative_tokens"
@@ -56,11 +58,16 @@ OF_ANSWERS = ("quantization", "kv_cache_dtype")
 
 @dataclass(frozen=True)
 class Blueprint:
-    """`engine` are the arguments for all, `router` is the one that was asked for beside the `fleet`, if there is one."""
+    """`engine` are the arguments for all, `router` is the one that was asked for beside the `fleet`, if there is one.
+
+    `kv_store` and `kv_pull` are for replicas without a fleet file, which says itself how KV is shared.
+    """
 
     engine: EngineConfig = DEFAULTS
     router: str | None = None
     fleet: FleetFile | None = None
+    kv_store: sharing.OptionsLike | None = None
+    kv_pull: sharing.OptionsLike | None = None
 
     @cached_property
     def pools(self) -> Mapping[str, PoolBlock]:
@@ -100,9 +107,9 @@ class Blueprint:
         return int(size or 1)
 
     def num_flags(self, params: Params) -> int:
-        """Flags of the `vllm serve` lines of all pools; none where values exclude each other, so that there are no lines."""
+        """Flags of the `vllm serve` lines of all pools, and what they share; none where values exclude each other, so that there are no lines."""
         with suppress(ConfigError):
-            return sum(len(engine.given) for engine in self.engines(params))
+            return sum(len(engine.given) for engine in self.engines(params)) + len(self.sharing_of(params))
         return 0
 
     def engines(self, params: Params) -> list[EngineConfig]:
@@ -119,6 +126,12 @@ class Blueprint:
     def router_of(self, params: Params) -> str:
         """That of the candidate, or of all, where there is no fleet file."""
         return str(params.get(ROUTER) or self.router or DEFAULT_ROUTER)
+
+    def sharing_of(self, params: Params) -> dict[str, sharing.OptionsLike]:
+        """How replicas of the candidate share KV, if they do."""
+        said = self if self.fleet is None else self.fleet
+        asked = {name: params.get(name, getattr(said, name)) for name in SHARING}
+        return {name: given for name, given in asked.items() if given is not None}
 
     def fleet_file(self, params: Params) -> FleetFile:
         """The fleet file of a candidate: pools without replicas are left out, and where no roles remain what only they need.
@@ -201,9 +214,11 @@ class Blueprint:
         return bool(self.fleet.autoscale or self.pools[f"{pool}."].autoscale)
 
     def _own_argument(self, name: str) -> str:
-        if name not in (known := (*ARGUMENTS, DRAFTS, REPLICAS, ROUTER)):
+        if name not in (known := (*ARGUMENTS, DRAFTS, REPLICAS, ROUTER, *SHARING)):
             where = " There are pools with a fleet only." if "." in name else nearest(name, known)
-            raise ConfigError(f"{name!r} is no knob; knobs are vLLM's engine arguments, replicas and router.{where}")
+            raise ConfigError(
+                f"{name!r} is no knob; knobs are vLLM's engine arguments, replicas, router, {' and '.join(SHARING)}.{where}"
+            )
         return name
 
     def _check_drafts(self, value: Any) -> None:
@@ -220,7 +235,7 @@ class Blueprint:
         elif argument == DRAFTS:
             self._check_drafts(value)
         elif argument in SECTIONS:
-            if argument == AUTOSCALE and value is None:
+            if argument in (AUTOSCALE, *SHARING) and value is None:
                 return
             if not isinstance(value, str):
                 example = EXAMPLES.get(argument, "llm_d, or llm_d:queue=2")

@@ -9,12 +9,15 @@ from typing import Any
 
 from sim.errors import ConfigError
 from sim.fleet import DeployedFleet, pool_engine
-from sim.search.blueprint import ARGUMENTS, AUTOSCALE, REPLICAS, ROUTER, SECTIONS, Params
+from sim.search.blueprint import ARGUMENTS, AUTOSCALE, REPLICAS, ROUTER, SECTIONS, SHARING, Params
 from sim.search.evaluate import Scenario
 from sim.specs.engine import EngineConfig
 from sim.specs.fleet_file import TransferBlock
 from sim.specs.serve_command import serve_command
 from sim.specs.speculative_config import SpeculativeConfig
+
+AROUND = (ROUTER, *SHARING)
+"""Knobs of what is around replicas, where there is no fleet file."""
 
 
 def config_json(scenario: Scenario, params: Params) -> dict[str, Any]:
@@ -22,11 +25,11 @@ def config_json(scenario: Scenario, params: Params) -> dict[str, Any]:
     made = scenario.blueprint
     size = {REPLICAS: made.num_replicas(params), "num_gpus": made.num_gpus(params)}
     if scenario.fleet is None:
-        router = {ROUTER: params[ROUTER]} if ROUTER in params else {}
+        around = {name: params[name] for name in AROUND if name in params}
         return {
             "engine": engine_json(scenario, params),
             REPLICAS: size[REPLICAS],
-            **router,
+            **around,
             "num_gpus": size["num_gpus"],
         }
     knobs = {name: value for name, value in params.items() if value is not None}
@@ -101,15 +104,15 @@ def deploy_commands(scenario: Scenario, params: Params) -> str:
     if scenario.fleet is not None:
         return "\n  ".join(serve_lines(scenario.deploy_fleet(params)))
     command, made = serve_command(scenario.model.name, scenario.engine(params)), scenario.blueprint
-    count = made.num_replicas(params)
-    if count == 1:
-        return command
-    return f"{command}  # {count} times, behind a {made.router_of(params).replace('_', '-')} router"
+    count, shared = made.num_replicas(params), made.sharing_of(params)
+    remarks = [f"{count} times, behind a {made.router_of(params).replace('_', '-')} router"] if count > 1 else []
+    remarks += [f"with {name} {given}" for name, given in shared.items()]
+    return f"{command}  # {', '.join(remarks)}" if remarks else command
 
 
 def candidate_row(candidate: Mapping[str, Any]) -> dict[str, Any]:
     """A candidate as one flat row; of a fleet with a column a knob."""
-    names = (REPLICAS, ROUTER, "num_gpus", "feasible", "reason", "share", "score")
+    names = (REPLICAS, *AROUND, "num_gpus", "feasible", "reason", "share", "score")
     facts = {name: candidate[name] for name in names if name in candidate}
     arguments = _plain(candidate["engine"]) | _plain(candidate.get("knobs", {}))
     return {**arguments, **facts, "slo_violation": candidate["slo_violation"], **_figures(candidate)}

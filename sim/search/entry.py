@@ -29,6 +29,7 @@ from sim.search.scoring import SearchOptions, scenario
 from sim.search.space import Space
 from sim.search.space_file import parse_knob, read_space
 from sim.search.store import Notify, ignore, remembered
+from sim.sharing import OptionsLike
 from sim.specs.acceptance import AcceptanceLike
 from sim.specs.autotuning import AutotuningParameters
 from sim.specs.engine import EngineConfig
@@ -65,6 +66,8 @@ def optimize(  # noqa: PLR0913 - flat keywords are the public interface
     limit: int | None = None,
     router: str | None = None,
     fleet: FleetLike | None = None,
+    kv_store: OptionsLike | None = None,
+    kv_pull: OptionsLike | None = None,
     max_concurrency: int | None = None,
     open_loop: bool = False,
     clock: Clock = "engine",
@@ -89,6 +92,7 @@ def optimize(  # noqa: PLR0913 - flat keywords are the public interface
     `ttft_p99=500ms`. `space` is a YAML file, or knobs with their values; without one it is derived from the workload,
     laid out over `gpus` GPUs, and has the `knobs` besides, such as "quantization=null,fp8". `engine` holds what is not searched; `request_rate`, `max_concurrency`, `open_loop`, `clock`, `composition`,
     `sampling`, `expert_routing` and `acceptance` are as for `simulate`, and `router` says how replicas share requests, least_loaded where it is not said.
+    `kv_store` and `kv_pull` are as for `simulate` too; they are knobs as well, of texts or None for neither.
     `fleet`, a YAML file or what stands in one as for `simulate`, has pools whose replicas, arguments, router and decider are searched: knobs
     are then `POOL.replicas`, `POOL.max_num_seqs` and so on, `router`, `prefill_router` and `decider`. More than one of `workers` needs a script guarded by
     `if __name__ == "__main__":`. `store` keeps all trials in a SQLite file; `resume` keeps them in the user's cache until
@@ -99,13 +103,13 @@ def optimize(  # noqa: PLR0913 - flat keywords are the public interface
     constants = parameters or AutotuningParameters()
     options = SearchOptions(
         objective=objective, slo=slo, engine=engine, vllm_version=vllm_version, rate_scale=rate_scale,
-        request_rate=request_rate, limit=limit, router=router, fleet=fleet, max_concurrency=max_concurrency, open_loop=open_loop,
-        clock=clock, composition=composition, sampling=sampling, expert_routing=expert_routing, step_time_model=step_time_model,
+        request_rate=request_rate, limit=limit, router=router, fleet=fleet, kv_store=kv_store, kv_pull=kv_pull,
+        max_concurrency=max_concurrency, open_loop=open_loop, clock=clock, composition=composition, sampling=sampling, expert_routing=expert_routing, step_time_model=step_time_model,
         acceptance=acceptance,
     )  # fmt: skip
     shared = scenario(model, gpu, trace, options)
     if fleet is not None:
-        _check_fleet(shared, fleet, scorer)
+        _check_fleet(shared, options, scorer)
     workload = trace if isinstance(trace, WorkloadProfile) else _workload(shared, constants)
     searched = _space(shared, space, knobs, gpus, workload, constants)
     with remembered(shared, store, notify, resume=resume) as memory, executor(executor_name, shared, workers) as tries:
@@ -134,6 +138,8 @@ def capacity(  # noqa: PLR0913 - flat keywords are the public interface
     vllm_version: str | None = None,
     limit: int | None = None,
     router: str | None = None,
+    kv_store: OptionsLike | None = None,
+    kv_pull: OptionsLike | None = None,
     max_concurrency: int | None = None,
     open_loop: bool = False,
     clock: Clock = "engine",
@@ -151,12 +157,12 @@ def capacity(  # noqa: PLR0913 - flat keywords are the public interface
     `fleet` instead, a YAML file or what stands in one as for `simulate`, has pools of unlike replicas, and may scale them.
     `rate` (requests/s), also called `request_rate`, asks for the replicas and GPUs that it takes, simulated behind a router;
     of several pools `pool` is sized, by name, and the others stay as they are. `on_probe` is told in words
-    what is tried; `max_concurrency`, `open_loop`, `clock` and `acceptance` are as for `simulate`, and a rate at which clients fall behind is too high; `bench_dataset` as for `optimize`. Raises SimError for bad input, DoesNotFitError where the deployment cannot
+    what is tried; `kv_store`, `kv_pull`, `max_concurrency`, `open_loop`, `clock` and `acceptance` are as for `simulate`, and a rate at which clients fall behind is too high; `bench_dataset` as for `optimize`. Raises SimError for bad input, DoesNotFitError where the deployment cannot
     serve the trace at all.
     """
     options = SearchOptions(
-        slo=slo, engine=engine, vllm_version=vllm_version, limit=limit, router=router, fleet=fleet, max_concurrency=max_concurrency,
-        open_loop=open_loop, clock=clock, composition=composition, sampling=sampling, expert_routing=expert_routing,
+        slo=slo, engine=engine, vllm_version=vllm_version, limit=limit, router=router, fleet=fleet, kv_store=kv_store, kv_pull=kv_pull,
+        max_concurrency=max_concurrency, open_loop=open_loop, clock=clock, composition=composition, sampling=sampling, expert_routing=expert_routing,
         step_time_model=step_time_model, acceptance=acceptance,
     )  # fmt: skip
     shared = scenario(model, gpu, trace, options)
@@ -188,14 +194,15 @@ def _check_counts(trials: int, seed: int) -> None:
         raise ConfigError(f"--seed must be from 0 to {MAX_SEED:,}, got {seed}.")
 
 
-def _check_fleet(shared: Scenario, fleet: FleetLike, scorer: Scorer) -> None:
+def _check_fleet(shared: Scenario, options: SearchOptions, scorer: Scorer) -> None:
     """Raises SimError for a file that is wrong before anything is searched; pools that do not fit as they are may be made to."""
     if scorer == "analytic":
         raise ConfigError("--scorer analytic has formulas for one deployment; leave it out, or leave out --fleet.")
+    assert options.fleet is not None, "a fleet was asked for"
     with suppress(DoesNotFitError):
         deploy_fleet(
-            shared.model, shared.gpu, shared.base, fleet,
-            router=shared.router, vllm_version=shared.vllm_version, step_times=shared.step_times,
+            shared.model, shared.gpu, shared.base, options.fleet, router=shared.router,
+            shared_by={"kv_store": options.kv_store, "kv_pull": options.kv_pull}, vllm_version=shared.vllm_version, step_times=shared.step_times,
         )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from sim.metrics.slo import slo_figures
 from sim.search.blueprint import ROUTER, Blueprint, Params, canonical
 from sim.search.objectives import Target, Unservable, unservable
 from sim.search.slices import WHOLE, Slice
+from sim.sharing import OptionsLike
 from sim.specs.engine import EngineConfig
 from sim.specs.fleet_file import FleetFile
 from sim.specs.hardware import HardwareProfile
@@ -70,7 +71,8 @@ class Outcome(NamedTuple):
 class Scenario:
     """Everything that all candidates have in common. Picklable; `try_out` gives equal outcomes for equal tasks in any process.
 
-    `base` holds the engine arguments that a candidate does not name; `fleet` has the pools where there are several kinds.
+    `base` holds the engine arguments that a candidate does not name; `fleet` has the pools where there are several kinds,
+    and how they share KV; `kv_store` and `kv_pull` are for equal replicas.
     `source` is what the model was looked up by, for candidates that quantise it otherwise.
     """
 
@@ -84,6 +86,8 @@ class Scenario:
     clients: Clients = AT_THEIR_TIMES
     step_times: StepTimeOptions = DEFAULT_STEP_TIMES
     fleet: FleetFile | None = None
+    kv_store: OptionsLike | None = None
+    kv_pull: OptionsLike | None = None
     source: ModelLike | None = None
 
     @property
@@ -92,12 +96,17 @@ class Scenario:
 
     @cached_property
     def blueprint(self) -> Blueprint:
-        return Blueprint(self.base, self.router, self.fleet)
+        return Blueprint(self.base, self.router, self.fleet, self.kv_store, self.kv_pull)
 
     def to_json(self) -> dict[str, Any]:
         """The load and the fixed engine arguments, under the keys of the answers."""
         load = self.load.to_json() | {"num_prompts": len(self.trace)} | self.clients.to_json()
-        return {"engine": self.base.to_json(), **load}
+        asked = {"kv_store": self.kv_store, "kv_pull": self.kv_pull}
+        return {
+            "engine": self.base.to_json(),
+            **{name: given for name, given in asked.items() if given is not None},
+            **load,
+        }
 
     @cached_property
     def longest_request(self) -> int:
@@ -149,7 +158,8 @@ class Scenario:
             engine, count = self.engine(params), self.blueprint.num_replicas(params)
             deployment = self.deploy(params)
             deployment.check_lock_step()
-            return DeployedFleet.alike(deployment, engine, count, self.blueprint.router_of(params))
+            alike = DeployedFleet.alike(deployment, engine, count, self.blueprint.router_of(params))
+            return alike.sharing_kv(**self.blueprint.sharing_of(params))
         return deploy_fleet(
             self._model_of(params), self.gpu, self.engine(params), self.blueprint.fleet_file(params),
             router=None if ROUTER in params else self.router, vllm_version=self.vllm_version, step_times=self.step_times,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from sim.engine.scheduling_policy import scheduling_policy
-from sim.search.blueprint import AUTOSCALE, REPLICAS, ROUTER
+from sim.search.blueprint import AUTOSCALE, REPLICAS, ROUTER, SHARING
 from sim.search.space import Space
 from sim.specs.engine import EngineConfig
 from sim.specs.fleet_file import PoolBlock
@@ -16,7 +16,7 @@ from sim.workload.columns import Ints
 from sim.workload.reuse import reusable_tokens
 from sim.workload.trace import Trace
 
-REUSE = ("enable_prefix_caching", "prefix_cache_eviction")
+REUSE = ("enable_prefix_caching", "prefix_cache_eviction", *SHARING)
 
 
 def irrelevant_knobs(space: Space, trace: Trace, vllm_version: str | None) -> dict[str, str]:
@@ -72,6 +72,8 @@ def _by_values(space: Space, trace: Trace, found: Mapping[str, str]) -> dict[str
     for name, roles in ((ROUTER, {"both", "decode"}), ("prefill_router", {"prefill"})):
         if name in space.knobs and _most_addresses(space, roles) <= 1:
             reasons[name] = "a single replica needs no router"
+    if "kv_pull" in space.knobs and _most_addresses(space, {"both"}) <= 1:
+        reasons["kv_pull"] = "a single replica has no other to pull from"
     return {name: reason for name, reason in reasons.items() if name not in found}
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sim import sharing
 from sim.cluster.clients import Clients
 from sim.cluster.front_end import Clock
 from sim.cluster.routers.table import router_options
@@ -39,6 +40,8 @@ class SearchOptions:
     limit: int | None = None
     router: str | None = None
     fleet: FleetLike | None = None
+    kv_store: sharing.OptionsLike | None = None
+    kv_pull: sharing.OptionsLike | None = None
     max_concurrency: int | None = None
     open_loop: bool = False
     clock: Clock = "engine"
@@ -65,7 +68,8 @@ def scenario(model: ModelLike, gpu: GpuLike, trace: TraceLike, options: SearchOp
         raise ConfigError(
             "acceptance says how drafts fare, and nothing drafts; give a speculative_config, or leave it out."
         )
-    fleet = None if options.fleet is None else read_fleet(options.fleet)
+    sharing.check_options(options.kv_store, options.kv_pull)
+    fleet = None if options.fleet is None else read_fleet(options.fleet).sharing_kv(options.kv_store, options.kv_pull)
     if options.router is not None:
         router_options(options.router)
     target, profile = parse_target(options.objective, parse_slos(options.slo)), as_gpu(gpu)
@@ -82,6 +86,8 @@ def scenario(model: ModelLike, gpu: GpuLike, trace: TraceLike, options: SearchOp
         clients=options.clients,
         step_times=options.step_times,
         fleet=fleet,
+        kv_store=None if fleet else options.kv_store,
+        kv_pull=None if fleet else options.kv_pull,
         source=model,
     )
     found.clients.check(found.trace)

@@ -139,6 +139,8 @@ def study_id(scenario: Scenario) -> str:
         scenario.base,
         scenario.vllm_version,
         scenario.router,
+        scenario.kv_store,
+        scenario.kv_pull,
         scenario.clients,
         scenario.step_times._replace(source=None),
         *_of_fleet(scenario),

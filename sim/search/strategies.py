@@ -173,12 +173,12 @@ def _behaviour(pool: DeployedPool, longest: int) -> tuple[Any, ...]:
 
 
 def _gateway(fleet: DeployedFleet) -> tuple[Any, ...]:
-    """What chooses among replicas, where there is a choice; a policy may always add replicas to choose from."""
+    """What chooses among replicas, where there is a choice (a policy may always add replicas to choose from), and what they share."""
     answering = sum(pool.num_addresses for pool in fleet.pools if pool.role != "prefill")
     router = fleet.router if max(answering, fleet.most_addresses if fleet.dynamics else 0) > 1 else None
     handing = fleet.disaggregation
     policies = dict(fleet.dynamics.autoscale) if fleet.dynamics else {}
-    return router, handing and (handing.decider, handing.router or fleet.router), policies
+    return router, handing and (handing.decider, handing.router or fleet.router), policies, fleet.sharing
 
 
 def propose(scenario: Scenario, space: Space, try_out: TryOut, *, trials: int, seed: int) -> dict[str, Params]:

@@ -79,6 +79,17 @@ class FleetFile(Strict):
         """Whether replicas that serve whole requests share KV."""
         return self.kv_store is not None or self.kv_pull is not None
 
+    def sharing_kv(
+        self, kv_store: str | Mapping[str, Any] | None = None, kv_pull: str | Mapping[str, Any] | None = None
+    ) -> "FleetFile":
+        """The same with what is asked for beside it. Raises ConfigError where it says itself how KV is shared."""
+        asked = {name: given for name, given in (("kv_store", kv_store), ("kv_pull", kv_pull)) if given is not None}
+        if asked and self.shares_kv:
+            raise ConfigError(
+                f"{next(iter(asked))} is asked for, and the fleet file says how KV is shared; leave one of them out."
+            )
+        return self.model_copy(update=asked)
+
     @property
     def changes(self) -> dict[str, Any]:
         """The sections that are given, by name; `autoscale` and `start_up` are lists where pools have their own."""

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import sim
 from sim.errors import ConfigError, SimError
 from sim.search.blueprint import Blueprint
 from sim.search.relevance import irrelevant_knobs
@@ -120,6 +121,8 @@ def test_a_pool_without_replicas_is_left_out() -> None:
         ),
         ("whole.autoscale", 3, "whole.autoscale must be text such as hpa, or hpa:target=5,max=4, or null, got 3."),
         ("whole.autoscale", "hpa:target=0", "autoscaler hpa: target must be a number of at least"),
+        ("kv_store", 64, "kv_store must be text such as capacity_gib=64, or null, got 64."),
+        ("kv_store", "capacity_gib=0", "capacity_gib must be"),
     ],
 )
 def test_a_knob_that_is_not_there_is_refused(knob: str, value: Any, sentence: str) -> None:
@@ -191,6 +194,15 @@ def test_knobs_of_pools_that_cannot_matter_are_named() -> None:
     assert {"prefill_router", "router"} < irrelevant_knobs(few, make_trace(), None).keys()
     lone = Space({"prefill_router": ("random",), "prompts.replicas": (1,)}, over=over())
     assert irrelevant_knobs(lone, make_trace(), None).keys() == {"prefill_router"}
+    shared = {"kv_store": (None, "capacity_gib=64"), "kv_pull": (None, "via=gpu")}
+    assert irrelevant_knobs(Space(shared, over=over({})), make_trace(), None) == {
+        "kv_store": "no prompts of the trace share a prefix",
+        "kv_pull": "no prompts of the trace share a prefix",
+    }
+    turns = sim.read_trace("multi-turn", limit=20)
+    assert irrelevant_knobs(Space(shared, over=over({})), turns, None) == {
+        "kv_pull": "a single replica has no other to pull from"
+    }
     scaled = over({"autoscale": "hpa"})
     assert irrelevant_knobs(Space({"router": ("random",)}, over=scaled), make_trace(), None) == {}
 
@@ -205,6 +217,16 @@ def test_fleets_that_do_the_same_are_tried_once() -> None:
     assert len(found) == 2 + 2 * 6
     assert {params["a.max_model_len"] for params in found} == {1024}
     assert Distinct(scenario).simplest(space.candidates(), 13) is None
+
+
+def test_what_replicas_share_is_a_difference() -> None:
+    """Fleets with stores of unlike sizes are unlike; two spellings of a size are one."""
+    scenario = make_scenario(fleet=read_fleet({"pools": [{"name": "a", "replicas": 2}]}), router=None)
+    space = Space(
+        {"kv_store": (None, "capacity_gib=8", "capacity_gib=16", "capacity_gib=16.0")}, over=scenario.blueprint
+    )
+    found = Distinct(scenario).simplest(space.candidates())
+    assert [params["kv_store"] for params in found or ()] == [None, "capacity_gib=8", "capacity_gib=16"]
 
 
 def test_layouts_of_pools_are_tried_by_their_gpus() -> None:

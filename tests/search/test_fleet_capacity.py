@@ -5,6 +5,8 @@ import shlex
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 
 import sim
@@ -79,6 +81,29 @@ def test_one_pool_is_as_many_replicas() -> None:
     asked = answer(None, replicas=2)
     assert in_a_file["max_request_rate"] == asked["max_request_rate"]
     assert in_a_file["curve"] == asked["curve"]
+
+
+def test_replicas_that_share_kv_take_more() -> None:
+    """Of two that take turns each gets one of two prompts that begin alike, the other one twenty-one requests later: with KV between them, asked for
+    beside --replicas or beside a file, most of it need not be computed."""
+    trace = pd.DataFrame({"arrival_s": np.arange(42.0), "prompt_tokens": 1500, "output_tokens": 10})
+    trace["hash_block_size"] = 300
+    trace["hash_ids"] = [[*range(row % 21 * 4, row % 21 * 4 + 4), 1000 + row] for row in range(42)]
+    facts: dict[str, Any] = FACTS | {
+        "slo": ["ttft_p99=2s"],
+        "engine": EngineConfig(max_model_len=2048, num_gpu_blocks_override=1000),
+        "router": "round_robin",
+        "step_time_model": LinearStepTime(base_s=0.05, per_token_s=4e-4, per_context_token_s=0.0),
+    }
+    plain = sim.capacity(model(), gpu(), trace, replicas=2, **facts).summary
+    ways: list[dict[str, Any]] = [{"kv_store": "capacity_gib=64"}, {"kv_pull": "via=gpu"}]
+    for shared in ways:
+        asked = sim.capacity(model(), gpu(), trace, replicas=2, **facts, **shared).summary
+        beside = sim.capacity(model(), gpu(), trace, fleet={"pools": [{"replicas": 2}]}, **facts, **shared).summary
+        assert asked["max_request_rate"] > 1.1 * plain["max_request_rate"]
+        assert asked["curve"] == beside["curve"]
+        assert shared.items() <= asked.items()
+        assert shared.items() <= beside["fleet"].items()
 
 
 def test_a_pool_is_sized_beside_the_others() -> None:

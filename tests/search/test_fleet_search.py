@@ -312,6 +312,50 @@ def test_a_tier_is_a_knob() -> None:
     assert [row["score"] for row in pooled["candidates"]] == [row["score"] for row in alone["candidates"]]
 
 
+BETWEEN: dict[str, Any] = {
+    "objective": "latency",
+    "engine": EngineConfig(max_model_len=8192, num_gpu_blocks_override=1000),
+    "step_time_model": None,
+    "intervals": False,
+    "router": "round_robin",
+}
+
+
+def test_a_store_is_a_knob() -> None:
+    """Of equal replicas and of a pool, with none as one of its values: turns find in it what another replica computed."""
+    turns = scale_rate(sim.read_trace("multi-turn", limit=120), 4.0)
+    stores = (None, "capacity_gib=1", "capacity_gib=64")
+    space: dict[str, tuple[Any, ...]] = {"replicas": (3,), "kv_store": stores}
+    alone = sim.optimize(model(), gpu(), turns, space=space, **BETWEEN).summary
+    scores = {row["kv_store"]: row["score"] for row in alone["candidates"]}
+    assert scores["capacity_gib=64"] < scores["capacity_gib=1"] < scores[None]
+    assert alone["best"]["kv_store"] is None, "the simplest of those that are tied"
+    pools = {"pools": [{"name": "web", "replicas": 3}]}
+    pooled = sim.optimize(model(), gpu(), turns, fleet=pools, space={"kv_store": stores}, **BETWEEN).summary
+    assert [row["score"] for row in pooled["candidates"]] == [row["score"] for row in alone["candidates"]]
+
+
+@pytest.mark.parametrize("shared", [{"kv_store": "capacity_gib=64"}, {"kv_pull": "kv_recompute_threshold=64"}])
+def test_what_all_candidates_share_is_given_as_to_simulate(shared: dict[str, Any]) -> None:
+    """Beside replicas and beside a fleet file, of which the answer's has it; and it is another study."""
+    turns = scale_rate(sim.read_trace("multi-turn", limit=60), 4.0)
+    facts = {name: value for name, value in BETWEEN.items() if name != "objective"}
+    replayed = sim.simulate(model(), gpu(), turns, replicas=3, **facts, **shared).summary
+    plain = sim.simulate(model(), gpu(), turns, replicas=3, **facts).summary
+    assert replayed["mean_ttft_ms"] != plain["mean_ttft_ms"]
+    alone = sim.optimize(model(), gpu(), turns, space={"replicas": (3,)}, **BETWEEN, **shared).summary
+    pools = {"pools": [{"name": "web", "replicas": 3}]}
+    pooled = sim.optimize(
+        model(), gpu(), turns, fleet=pools, space={"max_num_seqs": (None,)}, **BETWEEN, **shared
+    ).summary
+    for found in (alone, pooled):
+        assert found["best"]["metrics"]["mean_ttft_ms"] == replayed["mean_ttft_ms"]
+    assert shared.items() <= pooled["best"]["fleet"].items()
+    ((name, options),) = shared.items()
+    assert f"# 3 times, behind a round-robin router, with {name} {options}" in optimization_text(alone)
+    assert study_id(make_scenario(**shared)) != study_id(make_scenario())
+
+
 def test_the_default_space_leaves_what_is_said() -> None:
     """Seats where requests are answered, tokens where prompts are computed, GPUs shared out where a number is given."""
     said = {**ROLES, "decider": "always", "pools": [*ROLES["pools"], {"name": "whole", "engine": {"max_num_seqs": 8}}]}
@@ -362,6 +406,10 @@ def test_servers_may_have_several_ranks_where_there_are_experts() -> None:
         ({"pools": ROLES["pools"][:1]}, {}, "but none has the role decode; add one."),
         ({"pools": [{"engine": {"max_seqs": 1}}]}, {}, "fleet: pool 0: `engine.max_seqs` is no engine argument."),
         ("nowhere.yaml", {}, "nowhere.yaml"),
+        ({"kv_store": {}}, {"kv_store": "capacity_gib=1"}, "kv_store is asked for, and the fleet file says how KV is"),
+        ({}, {"kv_store": "capacity_gib=1", "kv_pull": "via=gpu"}, "kv_store and kv_pull are simulated one at a time"),
+        (None, {"kv_store": "capacity_gb=1"}, "kv_store has no option 'capacity_gb'"),
+        (ROLES, {"kv_pull": "via=gpu", "router": None}, "kv_pull is simulated for replicas that serve requests whole"),
     ],
 )
 def test_bad_questions_are_refused(fleet: Any, changes: dict[str, Any], sentence: str) -> None:
