@@ -10,7 +10,8 @@ used; NVIDIA's H100 white paper has the sizes (the L2 is in two halves, each bef
 import heapq
 import random
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from functools import cache
 from itertools import product
 from statistics import quantiles
 from typing import NamedTuple
@@ -23,6 +24,7 @@ PIECE_TOKENS = 64
 TOKEN_BYTES = 2 * 128 * 2  # a key and a value of 128 numbers of 16 bits
 GPU = load_gpu("h100-sxm")
 READ_BYTES_PER_S = GPU.memory_bandwidth_bytes_per_s * GPU.operators.decode_attention.memory_efficiency
+MOST_PIECES = int(L2_BYTES / (PIECE_TOKENS * TOKEN_BYTES))
 PIECE_S = PIECE_TOKENS * TOKEN_BYTES / READ_BYTES_PER_S
 FROM_L2_S = PIECE_S / FASTER_FROM_L2
 LEAST_PIECE_S = GPU.num_sms * FROM_L2_S  # of one multiprocessor, which has its share of what comes from the L2
@@ -83,15 +85,16 @@ def spared_of(shape: Shape) -> tuple[float, float]:
         for _ in range(shape.num_readers)
     ]
     rng.shuffle(decodes)
-    alone = [decode._replace(group=number) for number, decode in enumerate(decodes)]
-    spared = 1 - kernel_s(decodes, shape.num_heads) / kernel_s(alone, shape.num_heads)
+    alone = tuple(decode._replace(group=number) for number, decode in enumerate(decodes))
+    spared = 1 - kernel_s(tuple(decodes), shape.num_heads) / kernel_s(alone, shape.num_heads)
     num_tokens = sum(decode.common_tokens + decode.own_tokens for decode in decodes)
     num_common = shape.num_groups * shape.common_tokens
     in_step = CommonReads(GPU.num_sms / shape.num_heads, 1 - 1 / FASTER_FROM_L2, in_step=1.0)
     return spared, in_step.num_spared(len(decodes), num_common * shape.num_readers, num_common) / num_tokens
 
 
-def kernel_s(decodes: Sequence[Decode], num_heads: int) -> float:
+@cache  # groups of any size are the same decodes alone
+def kernel_s(decodes: tuple[Decode, ...], num_heads: int) -> float:
     """Seconds until all multiprocessors are done; memory and the L2 serve pieces one after the other."""
     # flash decoding, where there are fewer decodes than multiprocessors
     num_splits = max(1, GPU.num_sms // (len(decodes) * num_heads))
@@ -107,21 +110,24 @@ def kernel_s(decodes: Sequence[Decode], num_heads: int) -> float:
     memory_s = l2_s = end_s = 0.0
     busy = [(0.0, number, next(tiles, iter(()))) for number in range(GPU.num_sms)]
     while busy:
-        now_s, number, reads = heapq.heappop(busy)
+        now_s, number, reads = busy[0]
         piece = next(reads, None)
         if piece is None:
             end_s = max(end_s, now_s)
             if following := next(tiles, None):
-                heapq.heappush(busy, (now_s, number, following))
+                heapq.heapreplace(busy, (now_s, number, following))
+            else:
+                heapq.heappop(busy)
             continue
         l2_s = max(l2_s, now_s) + FROM_L2_S
-        if piece not in in_l2:
+        if piece in in_l2:
+            in_l2.move_to_end(piece)
+        else:
             memory_s = max(memory_s, now_s) + PIECE_S
             in_l2[piece] = memory_s
-            if len(in_l2) > L2_BYTES / (PIECE_TOKENS * TOKEN_BYTES):
+            if len(in_l2) > MOST_PIECES:
                 in_l2.popitem(last=False)
-        in_l2.move_to_end(piece)
-        heapq.heappush(busy, (max(in_l2[piece], l2_s, now_s + LEAST_PIECE_S), number, reads))
+        heapq.heapreplace(busy, (max(in_l2[piece], l2_s, now_s + LEAST_PIECE_S), number, reads))
     return end_s
 
 

@@ -14,13 +14,13 @@ def test_the_share_in_step_is_what_three_of_four_shapes_reach() -> None:
 
 def test_decodes_with_nothing_in_common_read_all_of_it_from_memory() -> None:
     """132 of them at a time, of one head each: as long as memory takes, and no more."""
-    decodes = [Decode(number, 0, 6400) for number in range(264)]
+    decodes = tuple(Decode(number, 0, 6400) for number in range(264))
     assert kernel_s(decodes, 1) == pytest.approx(264 * 6400 * TOKEN_BYTES / READ_BYTES_PER_S, rel=0.01)
 
 
 def test_decodes_in_step_read_at_the_speed_of_the_l2() -> None:
     """All have everything in common and begin together."""
-    decodes = [Decode(0, 6400, 0) for _ in range(132)]
+    decodes = (Decode(0, 6400, 0),) * 132
     alone_s = 132 * 6400 * TOKEN_BYTES / READ_BYTES_PER_S
     assert kernel_s(decodes, 1) == pytest.approx(alone_s / FASTER_FROM_L2, rel=0.02)
 
