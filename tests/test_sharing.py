@@ -305,7 +305,7 @@ def test_a_store_is_a_knob() -> None:
     made = Blueprint(fleet=read_fleet({"pools": [{"name": "all", "replicas": 2}]}))
     made.check_knob("kv_store", ["capacity_gib=8", "capacity_gib=64"])
     assert made.fleet_file({"kv_store": "capacity_gib=8"}).kv_store == "capacity_gib=8"
-    with pytest.raises(ConfigError, match="kv_store must be text such as capacity_gib=64, got 8"):
+    with pytest.raises(ConfigError, match="kv_store must be text such as capacity_gib=64, or null, got 8"):
         made.check_knob("kv_store", [8])
     with pytest.raises(ConfigError, match=r"kv_store: capacity_gib must be a number of at least 0\.001, got -1"):
         made.check_knob("kv_store", ["capacity_gib=-1"])
