@@ -119,15 +119,23 @@ class DeployedFleet:
             raise ConfigError(
                 f"{what} is simulated for replicas that serve requests whole; leave it out, use kv_store in its place, or leave out the roles."
             )
-        if any(pool.deployment.lock_step for pool in self.pools):
+        deployments = [pool.deployment for pool in self.pools]
+        has_ranks = any(deployment.engine.data_parallel_size > 1 for deployment in deployments)
+        steps_together = any(deployment.lock_step for deployment in deployments)
+        if has_ranks and (self.dynamics or self.disaggregation):
             raise ConfigError(
-                f"{what} is not simulated for data-parallel ranks with experts, which step together; leave it out, or use"
+                f"{what} with data_parallel_size is simulated for fleets that stay as they are and serve requests whole; leave it out, or use"
                 " replicas in place of data_parallel_size."
             )
-        if any(pool.deployment.engine.data_parallel_size > 1 for pool in self.pools) and not self.has_one_balancer:
+        if has_ranks and what != "kv_store" and (steps_together or not self.has_one_balancer):
             raise ConfigError(
-                f"{what} is simulated for the engines of one server that stays as it is, got data_parallel_size of several servers or in a"
-                " fleet that changes; leave it out, or use replicas in place of data_parallel_size."
+                f"{what} with data_parallel_size is simulated for the independent engines of one server; leave it out, use kv_store in its place, or"
+                " use replicas in place of data_parallel_size."
+            )
+        if steps_together and any(deployment.offload for deployment in deployments):
+            raise ConfigError(
+                f"{what} beside kv_offloading_size is not simulated for data-parallel ranks with experts, which step together; leave one of"
+                " them out."
             )
 
     def sized(self, pool: int, num_servers: int) -> "DeployedFleet":

@@ -243,7 +243,12 @@ def test_a_line_of_vllm_serve_says_it_all() -> None:
             {"vllm_version": "0.32.0"},
             "prefill_schedule_interval 4 changes nothing before vLLM 0.33 but for data-parallel ranks",
         ),
-        (MOE, {}, {"kv_pull": {"kv_recompute_threshold": 200}}, "kv_pull is not simulated for data-parallel ranks"),
+        (
+            MOE,
+            {},
+            {"kv_pull": {"kv_recompute_threshold": 200}},
+            "kv_pull with data_parallel_size is simulated for the indep",
+        ),
         (
             MOE,
             {"pipeline_parallel_size": 2, "enable_lora": True},

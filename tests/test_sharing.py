@@ -286,12 +286,54 @@ def test_engines_of_one_server_share_a_store() -> None:
     assert set(result.requests["replica"]) == {0, 1}
 
 
-@pytest.mark.parametrize("fleet", [{"pools": [{"replicas": 2}]}, {"pools": [{"replicas": 1}], "start_up": 5}])
-def test_engines_of_several_servers_share_none(fleet: dict[str, Any]) -> None:
-    """Nor those of one that comes and goes."""
+def test_engines_of_several_servers_share_a_store() -> None:
+    """Each behind its server's balancer; turns find what any engine of either has stored."""
     engine = replace(SMALL, data_parallel_size=2)
-    with pytest.raises(ConfigError, match="kv_store is simulated for the engines of one server that stays as it is"):
-        simulated(fleet=fleet | {"kv_store": {}}, engine=engine)
+    result = simulated(kv_store=STORE, engine=engine, router="round_robin", replicas=2)
+    assert result.summary["kv_store"]["num_loads"] > 0
+    assert set(result.requests["replica"]) == {0, 1, 2, 3}
+
+
+def test_a_lookup_of_one_rank_holds_all_of_its_server_up() -> None:
+    """Those of experts step together: who decodes on another rank waits as well, unless lookups are answered beside the passes."""
+    engine = replace(SMALL, data_parallel_size=2, enable_expert_parallel=True)
+
+    def tpot_ms(**store: Any) -> float:
+        asked = STORE | {"lookup_ms": 50} | store
+        found = sim.simulate(
+            "Qwen3-30B-A3B", "h100-sxm", "multi-turn", limit=60, rate_scale=2, replicas=2, router="round_robin",
+            engine=engine, kv_store=asked, intervals=False,
+        )  # fmt: skip
+        assert found.summary["kv_store"]["num_loads"] > 0
+        return float(found.summary["mean_tpot_ms"])
+
+    assert tpot_ms() > 1.02 * tpot_ms(lookup="async")
+
+
+@pytest.mark.parametrize(
+    ("shared", "fleet", "sentence"),
+    [
+        (
+            {"kv_store": {}},
+            {"start_up": 5},
+            "kv_store with data_parallel_size is simulated for fleets that stay as they are",
+        ),
+        (
+            {"kv_pull": {}},
+            {"start_up": 5},
+            "kv_pull with data_parallel_size is simulated for fleets that stay as they are",
+        ),
+        (
+            {"kv_pull": {}},
+            {"pools": [{"replicas": 2}]},
+            "kv_pull with data_parallel_size is simulated for the independent",
+        ),
+    ],
+)
+def test_engines_of_servers_that_share_nothing(shared: dict[str, Any], fleet: dict[str, Any], sentence: str) -> None:
+    """Those that come and go; and nobody pulls from another server's."""
+    with pytest.raises(ConfigError, match=sentence):
+        simulated(fleet=fleet | shared, engine=replace(SMALL, data_parallel_size=2))
 
 
 def test_said_twice_is_refused() -> None:

@@ -14,6 +14,7 @@ from sim.engine.walking.rank import TransferringRank, WalkingRank
 from sim.engine.walking.recorder import WalkRecorder
 from sim.engine.walking.staged_rank import StagedRank
 from sim.engine.walking.step_log import WalkLogger
+from sim.engine.walking.storing_rank import StoringRank
 from sim.engine.walking.tiered_rank import TieredRank
 
 StepLog = Callable[[LogRow], None]
@@ -54,4 +55,7 @@ def _kind(pool: Pool) -> type[WalkingCore]:
         return WalkingCore
     if pool.modes.num_stages > 1:
         return StagedRank
-    return TransferringRank if pool.modes.kv_transfer else TieredRank if pool.modes.offload else WalkingRank
+    modes = pool.modes
+    if modes.store is not None:
+        return StoringRank
+    return TransferringRank if modes.kv_transfer else TieredRank if modes.offload else WalkingRank

@@ -487,6 +487,7 @@ class ServerFleet:
         is_live: bool,
         step_log: StepLog | None,
     ) -> None:
+        self._env, self._plan, self._source, self._table = env, plan, source, table
         configs = [plan.pools[pool].config for pool in plan.address_pools]
         self.gateway = Gateway(
             env,
@@ -498,13 +499,14 @@ class ServerFleet:
             sampling=ParallelSampling.of(source),
         )
         front = Front(self.gateway.router.scrape_interval_s, self.gateway.answered, self.gateway.refused)
-
-        def core(pool: int, number: int, step_log: StepLog | None) -> RankCore:
-            keys = source.num_keys(pool)
-            return engine_core(plan.pools[pool], table, number, start_s=env.now, num_keys=keys, step_log=step_log)
-
-        self.servers = Servers(env, plan, source, core, lambda _pool: front, is_live=is_live, step_log=step_log)
+        self.servers = Servers(env, plan, source, self._core, lambda _pool: front, is_live=is_live, step_log=step_log)
         self.gateway.replicas = self.servers.addresses
+
+    def _core(self, pool: int, number: int, step_log: StepLog | None) -> RankCore:
+        keys = self._source.num_keys(pool)
+        return engine_core(
+            self._plan.pools[pool], self._table, number, start_s=self._env.now, num_keys=keys, step_log=step_log
+        )
 
     def arrive(self, request: Request) -> None:
         """A request comes: route it by what is known."""

@@ -31,6 +31,7 @@ from sim.cluster.routers.table import router_for, router_options
 from sim.cluster.routers.vllm_dp import VllmDataParallel
 from sim.cluster.servers import ServerFleet
 from sim.cluster.sharing_fleet import SharingFleet
+from sim.cluster.sharing_servers import SharingServerFleet
 from sim.engine.driven import Core
 from sim.engine.records import EngineRecords
 from sim.engine.request import Request
@@ -162,10 +163,24 @@ def _serve_sharing(
     load: _Load, table: RequestTable, plan: FleetPlan, seed: int, step_log: StepLog | None
 ) -> ClusterRecords:
     """A fleet whose replicas share KV."""
+    if plan.has_servers:
+        return _serve_sharing_servers(load, table, plan, seed, step_log)
     fleet = SharingFleet(load.env, plan, load.source, table, seed=seed, step_log=step_log)
     load.start(fleet.gateway.submit, fleet.gateway.ask)
     load.env.run()
     return ClusterRecords.of(fleet.records(), table, plan.pool_of, shared=fleet.shared())
+
+
+def _serve_sharing_servers(
+    load: _Load, table: RequestTable, plan: FleetPlan, seed: int, step_log: StepLog | None
+) -> ClusterRecords:
+    """One with servers of several engines."""
+    fleet = SharingServerFleet(load.env, plan, load.source, table, seed=seed, step_log=step_log)
+    load.start(fleet.gateway.submit, fleet.gateway.ask)
+    load.env.run()
+    found = fleet.servers
+    records, shared = found.records(), fleet.shared()
+    return ClusterRecords.of(records, table, plan.pool_of, shared=shared, ranks=found.ranks, server_of=plan.server_of)
 
 
 def _serve_changing(

@@ -93,11 +93,17 @@ class Rank(TakesAborts):
         return met_s
 
     def rest(self, now_s: float, batch: Batch | None) -> float:
-        """A batch without rows goes to the worker alone, and the engine sleeps if there is still something to do: until when."""
-        if self.scheduler.connector is None or batch is None or batch.rows:
+        """The call lasts as long as its lookups; a batch without rows goes to the worker alone, and the engine sleeps if there is still something to do: until when."""
+        connector = self.scheduler.connector
+        if connector is None:
             return now_s
+        if batch is None:  # one that is in flight though its requests have ended is taken back before the dummy batch
+            return max(now_s, self.busy_until_s)
+        called_until_s = now_s + connector.waited_s
+        if batch.rows:
+            return called_until_s
         begins_s = self.begin_alone(batch, max(now_s, self.busy_until_s))
-        return begins_s + self._idle_sleep_s if self.scheduler.has_work else now_s
+        return begins_s + self._idle_sleep_s if self.scheduler.has_work else called_until_s
 
     def begin_alone(self, batch: Batch, start_s: float) -> float:
         """A batch without rows goes to the worker."""
@@ -220,20 +226,30 @@ class Ranks:
                     self._collect(step)
                 looks = counter % self._sync_interval == 0 or (counter == 1 and self._looks_at_once)
                 is_over = looks and not any(rank.scheduler.has_requests for rank in self.ranks)
-            self._in_flight.clear()
             self.num_waves += 1
+            if not any(self._is_awaited(step) for step in self._in_flight):
+                self._in_flight.clear()
+
+    def _is_awaited(self, step: "Launched") -> bool:
+        """Whether ranks whose KV is moved have a batch in it, though nobody has work any more."""
+        return any(batch and rank.scheduler.connector for rank, batch in zip(self.ranks, step.batches, strict=True))
 
     def _pause(self) -> Generator[simpy.Event, Any, None]:
         """Until a request comes; who transfers KV polls meanwhile."""
         for rank in self.ranks:
             rank.next_call_s = max(self._env.now, self._rested_s)
         while not any(rank.inbox or rank.aborts for rank in self.ranks):
+            if self._in_flight:
+                step = self._in_flight.popleft()
+                yield Due(self._env, max(0.0, step.end_s - self._env.now), back_from(self._first))
+                self._collect(step)
+                continue
             self.woken = self._env.event()
             next_s = min((rank.next_call_s for rank in self.ranks if rank.polls), default=math.inf)
             if next_s == math.inf:
                 yield self.woken
                 continue
-            yield self.woken | self._env.timeout(next_s - self._env.now)
+            yield self.woken | self._env.timeout(max(0.0, next_s - self._env.now))
             yield Due(self._env, 0, called_at(self._first))
             for rank in self.ranks:
                 if not any(other.inbox for other in self.ranks) and rank.polls and rank.next_call_s <= self._env.now:

@@ -22,7 +22,7 @@ from tests.reference.clients import Senders
 from tests.reference.cluster import Gateway, Served, send
 from tests.reference.front_door import answers, let_in, make_requests
 from tests.reference.lockstep import Ranks
-from tests.reference.modes import PLAIN, Modes
+from tests.reference.modes import PLAIN, Modes, Script
 from tests.reference.recorder import Recorder
 from tests.reference.replica import Replica
 from tests.reference.request import Request
@@ -87,13 +87,16 @@ def simulate_servers(
     in_lock_step: bool = True,
     seed: int = 0,
     clients: Clients = AT_THEIR_TIMES,
+    modes: Modes = PLAIN,
+    scripts: Sequence[Script] | None = None,
+    connectors: Callable[[simpy.Environment], Callable[[Any, int], Any]] | None = None,
     **rules: Any,
 ) -> Ran:
-    """Every step of every engine."""
+    """Every step of every engine, each with a connector by its number, if there are some."""
     if clients.users:
         trace = replace(trace, arrival_s=np.zeros(len(trace)))
     env = simpy.Environment(initial_time=min(0.0, float(trace.arrival_s[0])))
-    requests = make_requests(trace, config)
+    requests = make_requests(trace, config, scripts)
     count = len(let_in(requests))
     gateway = Gateway(env, chooser(router, trace, config, num_servers * num_engines // per_address, seed), count, None)
     senders = Senders(env, gateway.submit, clients.max_concurrency)
@@ -119,10 +122,13 @@ def simulate_servers(
         senders.tokens_back(request)
 
     served = [
-        engines_of(env, config, step_time, num_engines, finished, in_lock_step, rules, num_engines * number)
+        engines_of(
+            env, config, step_time, num_engines, finished, in_lock_step, rules, num_engines * number, modes=modes
+        )
         for number in range(num_servers)
     ]
     engines = [engine for some, _ in served for engine in some]
+    connect(engines, connectors(env) if connectors else None)
     for number, each in enumerate(inner):
         each.on_refused = turned_away
         gateway.replicas.append(Address(each, engines[number * per_address : (number + 1) * per_address]))  # type: ignore[arg-type]
@@ -138,6 +144,12 @@ def simulate_servers(
     parts = [engine.recorder.records(answers(requests), engine.scheduler) for engine in engines]
     numbers = [chosen.get(request.index, -1) for request in answers(requests)]
     return Ran(Served(parts, numbers), [ranks for _, ranks in served if ranks])
+
+
+def connect(engines: Sequence[Any], connector: Callable[[Any, int], Any] | None) -> None:
+    if connector is not None:
+        for number, engine in enumerate(engines):
+            engine.scheduler.connector = connector(engine, number)
 
 
 def chooser(router: str, trace: Trace, config: SchedulerConfig, count: int, seed: int) -> Router:
