@@ -492,7 +492,7 @@ EXTERNAL = {"data_parallel_external_lb": True}
             "router vllm_dp is what shares out requests within each server",
         ),
         (DENSE, EXTERNAL, {}, "data_parallel_external_lb is for models with experts, .* 2 times as many replicas"),
-        (DENSE, {}, {"replicas": 2, "kv_pull": ""}, "kv_pull is simulated for the engines of one server"),
+        (DENSE, {}, {"replicas": 2, "kv_pull": ""}, "kv_pull with data_parallel_size is simulated for the independent"),
         (DENSE, {}, {"replicas": 2, "router": "random", "jobs": 2}, "are engines of one server, depend on each other"),
         (
             DENSE,

@@ -201,7 +201,7 @@ def engines_of(
         return independent, None
     ranks: Ranks | StagedRanks
     if "times" in rules:  # those with stages
-        ranks = StagedRanks(env, config, num_ranks=count, first=first, **rules)
+        ranks = StagedRanks(env, config, num_ranks=count, first=first, **{"modes": modes} | rules)
     else:
         ranks = Ranks(env, config, step_time, count, first=first, **{"modes": modes} | rules)
     ranks.finished = finished
