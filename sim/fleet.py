@@ -18,7 +18,7 @@ from sim.handing_over import disaggregation, drafter_with_kv
 from sim.memory.transfers import ReplicaKV
 from sim.sharing import OptionsLike, sharing_of
 from sim.specs.engine import EngineConfig
-from sim.specs.fleet_file import FleetFile, FleetLike, PoolBlock, file_name, read_fleet
+from sim.specs.fleet_file import FleetFile, FleetLike, PoolBlock, file_name, read_fleet, sharing_sections
 from sim.steptime.options import DEFAULT_STEP_TIMES, StepTimeOptions
 from sim.steptime.protocol import StepTimeModel
 from sim.workload.trace import Trace
@@ -105,10 +105,10 @@ class DeployedFleet:
 
     def sharing_kv(self, kv_store: OptionsLike | None = None, kv_pull: OptionsLike | None = None) -> "DeployedFleet":
         """The same with a store, or with pulls, where they are asked for. Raises ConfigError for what is not simulated."""
-        asked = [name for name, given in (("kv_store", kv_store), ("kv_pull", kv_pull)) if given is not None]
+        asked = sharing_sections(kv_store, kv_pull)
         if not asked:
             return self
-        self._check_sharing(asked[0])
+        self._check_sharing(next(iter(asked)))
         deployments = {pool.name: pool.deployment for pool in self.pools}
         transfer = self.asked.transfer if self.asked else None
         return replace(self, sharing=sharing_of(kv_store, kv_pull, deployments, transfer))

@@ -13,7 +13,7 @@ from sim.handing_over import drafter_with_kv, network_costs
 from sim.memory.cpu_tier import check_states
 from sim.memory.transfers import ReplicaKV, copied_bytes_per_s
 from sim.memory.what_ifs import alone_with_their_kv
-from sim.specs.fleet_file import TransferBlock
+from sim.specs.fleet_file import TransferBlock, sharing_sections
 
 OptionsLike = str | Mapping[str, Any]
 """Options of a store or of pulls: `capacity_gib=64,lookup_ms=2`, or a mapping."""
@@ -31,11 +31,11 @@ def pull_options(given: OptionsLike) -> PullOptions:
 
 def check_options(kv_store: OptionsLike | None, kv_pull: OptionsLike | None) -> None:
     """Raises ConfigError for an option that is none, and for both."""
-    if kv_store is not None and kv_pull is not None:
+    asked = sharing_sections(kv_store, kv_pull)
+    if len(asked) > 1:
         raise ConfigError("kv_store and kv_pull are simulated one at a time; leave one of them out.")
-    for name, given in (("kv_store", kv_store), ("kv_pull", kv_pull)):
-        if given is not None:
-            CHECKS[name](given)
+    for name, given in asked.items():
+        CHECKS[name](given)
 
 
 def sharing_of(

@@ -21,7 +21,7 @@ from sim.search.objectives import Target, Unservable, unservable
 from sim.search.slices import WHOLE, Slice
 from sim.sharing import OptionsLike
 from sim.specs.engine import EngineConfig
-from sim.specs.fleet_file import FleetFile
+from sim.specs.fleet_file import FleetFile, sharing_sections
 from sim.specs.hardware import HardwareProfile
 from sim.specs.model import ModelSpec
 from sim.steptime.options import DEFAULT_STEP_TIMES, StepTimeOptions
@@ -101,12 +101,7 @@ class Scenario:
     def to_json(self) -> dict[str, Any]:
         """The load and the fixed engine arguments, under the keys of the answers."""
         load = self.load.to_json() | {"num_prompts": len(self.trace)} | self.clients.to_json()
-        asked = {"kv_store": self.kv_store, "kv_pull": self.kv_pull}
-        return {
-            "engine": self.base.to_json(),
-            **{name: given for name, given in asked.items() if given is not None},
-            **load,
-        }
+        return {"engine": self.base.to_json(), **sharing_sections(self.kv_store, self.kv_pull), **load}
 
     @cached_property
     def longest_request(self) -> int:

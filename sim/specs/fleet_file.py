@@ -83,7 +83,7 @@ class FleetFile(Strict):
         self, kv_store: str | Mapping[str, Any] | None = None, kv_pull: str | Mapping[str, Any] | None = None
     ) -> "FleetFile":
         """The same with what is asked for beside it. Raises ConfigError where it says itself how KV is shared."""
-        asked = {name: given for name, given in (("kv_store", kv_store), ("kv_pull", kv_pull)) if given is not None}
+        asked = sharing_sections(kv_store, kv_pull)
         if asked and self.shares_kv:
             raise ConfigError(
                 f"{next(iter(asked))} is asked for, and the fleet file says how KV is shared; leave one of them out."
@@ -145,6 +145,13 @@ class FleetFile(Strict):
     def to_json(self) -> dict[str, Any]:
         """What was given."""
         return self.model_dump(exclude_unset=True)
+
+
+def sharing_sections(
+    kv_store: str | Mapping[str, Any] | None, kv_pull: str | Mapping[str, Any] | None
+) -> dict[str, str | Mapping[str, Any]]:
+    """Those of the two that are given, by name."""
+    return {name: given for name, given in (("kv_store", kv_store), ("kv_pull", kv_pull)) if given is not None}
 
 
 def _policy(given: object) -> object:
